@@ -1,0 +1,1 @@
+"""Durable actors and workflows for Django."""
