@@ -89,7 +89,7 @@ class ErrorInfo:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def is_a(self, name: str) -> bool:
-        """True when the error's class or one of its bases is called ``name`` (dotted, or the bare class name)."""
+        """Is the error's class, or one of its bases, called ``name`` (dotted, or the bare class name)?"""
         names = self.bases or (self.type,)
         return name in names or ("." not in name and any(n.rsplit(".", 1)[-1] == name for n in names))
 
@@ -191,8 +191,10 @@ class StepFailed(RivetError):
         self.attempts = attempts
 
     @staticmethod
-    def from_record(step_name: str, kind: str, attempts: int, error: ErrorInfo, *, retried: bool) -> StepFailed:
-        """The exception for a recorded failure. ``retried``: the step ended because its retries were used up."""
+    def from_record(
+        step_name: str, kind: str, attempts: int, error: ErrorInfo, *, retried: bool
+    ) -> StepFailed:
+        """The exception for a recorded failure. ``retried``: the step's retries were used up."""
         classes: dict[str, type[StepFailed]] = {
             "exhausted": StepExhausted,
             "timeout": StepExhausted if retried else StepTimeout,
@@ -292,7 +294,7 @@ class HistoryDiverged(RivetError):
 
 
 class EntryInProgress(RivetError):
-    """A context was used while another call on it was unfinished: a missing ``await``, or the wrong context."""
+    """A context was used while another call on it was unfinished: no ``await``, or the wrong context."""
 
     code = "entry_in_progress"
 
@@ -304,7 +306,7 @@ class RollbackCheckpointError(RivetError):
 
 
 class NotReplaySafe(RivetError):
-    """``run`` did something a replay cannot repeat: awaited a foreign object, touched state, the ORM, the clock."""
+    """``run`` did what a replay cannot repeat: a foreign await, state, the ORM, the clock."""
 
     code = "not_replay_safe"
 
@@ -336,7 +338,9 @@ class ResultTimeout(RivetError, TimeoutError):
 class UserError(RivetError):
     """Reaches the caller as it is, also a remote one. Any other exception is logged in full and masked."""
 
-    def __init__(self, message: str = "", *, code: str = "user_error", metadata: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, message: str = "", *, code: str = "user_error", metadata: Mapping[str, Any] | None = None
+    ) -> None:
         super().__init__(message, metadata=metadata)
         self.code = code  # type: ignore[misc]  # per instance: the project names its own codes
 

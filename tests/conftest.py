@@ -1,0 +1,32 @@
+"""Fixtures and marks for all tests.
+
+``@pytest.mark.requires_postgres`` (``_redis``, ``_mariadb``): the test is skipped, with the reason in the
+summary, where that server is missing. With ``RIVET_REQUIRE_SERVERS=1``, as in CI, it fails instead.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+
+import pytest
+
+from tests import servers
+
+
+@cache
+def _missing(marker: str) -> str | None:
+    return servers.missing(marker)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for marker in servers.URLS:
+        if item.get_closest_marker(marker) is None:
+            continue
+        reason = _missing(marker)
+        if reason is None:
+            continue
+        if os.environ.get("RIVET_REQUIRE_SERVERS") == "1":
+            pytest.fail(f"RIVET_REQUIRE_SERVERS=1, but {reason}", pytrace=False)
+        pytest.skip(reason)
