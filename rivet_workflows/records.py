@@ -1,0 +1,327 @@
+"""The records that travel between the rooms: what a history entry is, what one commit of one actor holds.
+
+A leaf: pure data, no behaviour beyond reading and writing its own text form. The engine produces these, the
+worker groups them, the store writes them, the client shows them; none of them needs to know another for it.
+
+Conventions, everywhere below the public surface:
+
+* points in time are ``int`` microseconds since the Unix epoch, UTC (``*_at``, ``due``, ``deadline``): exact
+  up to year 9999 and beyond, the same in three databases, indifferent to ``USE_TZ``;
+* values are *texts*, encoded by the codec (ASCII JSON), opaque here; errors are texts of ``ErrorInfo.to_dict``;
+* a *scope* is where a call was made: ``""`` for the workflow function itself, else the enclosing scope followed by
+  12 hex digits of the ``seq`` of the entry that opened it and 12 hex digits of the iteration or branch number.
+  Fixed width and no separators: it sorts alike under every collation, no name can collide with it, and all that
+  lies inside an iteration, nested content included, is one range.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+from uuid import UUID
+
+SCOPE_DIGITS = 12
+SCOPE_STEP = 2 * SCOPE_DIGITS
+
+
+class Kind(IntEnum):
+    """What a history entry records. ``label`` is the public name (R-REM-01, and ``send map child``)."""
+
+    STEP = 1
+    LOOP = 2
+    SLEEP = 3
+    MESSAGE = 4
+    ROLLBACK_CHECKPOINT = 5
+    JOIN = 6
+    RACE = 7
+    REMOVED = 8
+    VERSION_CHECK = 9
+    SEND = 10
+    MAP = 11
+    CHILD = 12
+    #: Opens the scope of a ``try_block``; not shown in histories (R-LOC-07).
+    TRY = 13
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+
+class EntryStatus(IntEnum):
+    RUNNING = 1
+    RETRYING = 2
+    COMPLETED = 3
+    FAILED = 4
+    CANCELLED = 5
+    REMOVED = 6
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+
+class Lifecycle(IntEnum):
+    """The slow part of an actor's status, on its cold row (``client.list(status=…)``)."""
+
+    LIVE = 1
+    COMPLETED = 2
+    FAILED = 3
+    CANCELLED = 4
+    SET_ASIDE = 5
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+
+class Blocked(IntEnum):
+    """Why no worker may take an actor up; on its hot row. 0 is free."""
+
+    NO = 0
+    #: ``run`` is over, or there is none: nothing to do until a control operation.
+    OVER = 1
+    PAUSED = 2
+    #: The history does not fit the code whose hash is in ``blocked_code``; a worker with other code may try.
+    DIVERGED = 3
+    #: Took its process down too often.
+    POISONED = 4
+    #: Its rows cannot be decoded.
+    UNREADABLE = 5
+    #: A rollback handler keeps failing.
+    ROLLBACK_FAILED = 6
+
+    @property
+    def reason(self) -> str | None:
+        """``ActorStatus.reason``: set for the blocks that mean trouble."""
+        return self.name.lower() if self >= Blocked.DIVERGED else None
+
+
+class TimerKind(IntEnum):
+    """Why a wake row exists. All are claimed alike; the kind is for the inspector."""
+
+    WAKE = 1
+    DEADLINE = 2
+    SCHEDULE = 3
+    CONTROL = 4
+
+
+def child_scope(scope: str, seq: int, index: int) -> str:
+    """The scope of iteration or branch ``index`` of the entry ``seq`` that was made in ``scope``."""
+    return f"{scope}{seq:012x}{index:012x}"
+
+
+@dataclass(slots=True)
+class Entry:
+    """One record of the history. Finished entries are rows; open ones live in the run row's ``inflight`` text."""
+
+    seq: int
+    scope: str
+    name: str
+    kind: Kind
+    occurrence: int = 1
+    status: EntryStatus = EntryStatus.RUNNING
+    started_at: int = 0
+    done_seq: int | None = None
+    done_at: int | None = None
+    #: What the call was made with (cut at 8 KiB), and a hash of the whole (D-02).
+    input: str | None = None
+    input_hash: str | None = None
+    output: str | None = None
+    error: str | None = None
+    #: JSON list of ``[started_at, done_at, error dict or null]`` of the attempts that ended.
+    attempts: str | None = None
+    #: Dotted path of the rollback handler (D-14).
+    rollback: str | None = None
+    rolled_back_at: int | None = None
+
+    @property
+    def location_key(self) -> tuple[str, int]:
+        return self.name, self.occurrence
+
+
+@dataclass(slots=True, frozen=True)
+class Prune:
+    """Delete the history whose scope is in ``[first, end)``. ``keep_handlers``: an enclosing checkpoint is still
+    open, so rows with a rollback handler that has not run stay (D-14)."""
+
+    first: str
+    end: str
+    keep_handlers: bool = False
+
+
+@dataclass(slots=True, frozen=True)
+class MessageRow:
+    """A message as it lies in the queue."""
+
+    id: int
+    queue: str
+    body: str
+    sent_at: int
+    wants_reply: bool = False
+
+
+@dataclass(slots=True, frozen=True)
+class Outgoing:
+    """A message to put into a queue. ``actor_id`` is the receiver; ``visible_at`` None is at once."""
+
+    actor_id: UUID
+    queue: str
+    body: str
+    visible_at: int | None = None
+    wants_reply: bool = False
+    #: Hash of the dedupe key, and until when it is kept.
+    dedupe_hash: str | None = None
+    dedupe_until: int | None = None
+    max_queue_size: int | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class StateWrite:
+    """The new encoded state, valid only while the stored one still has ``version`` (optimistic; D-13)."""
+
+    version: int
+    body: str
+
+
+@dataclass(slots=True, frozen=True)
+class Finish:
+    """The run is over."""
+
+    lifecycle: Lifecycle
+    at: int
+    output: str | None = None
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class CommitItem:
+    """All that one actor writes in one commit: whole, or (fence refused) not at all.
+
+    The fence is ``(actor_id, epoch, commit_no)``: the stored ``commit_no`` must equal the one given and is raised
+    by one, so a repeated or stale item writes nothing.
+    """
+
+    actor_id: UUID
+    epoch: int
+    commit_no: int
+    next_seq: int
+    inflight: str
+    rows: list[Entry] = field(default_factory=list)
+    #: ``(seq, at)`` of entries whose rollback handler has run.
+    rolled_back: list[tuple[int, int]] = field(default_factory=list)
+    prunes: list[Prune] = field(default_factory=list)
+    #: Messages consumed: deleted. Fewer found than asked refuses the item.
+    takes: list[int] = field(default_factory=list)
+    #: ``(message id, seq of the holding entry)``: hidden from other receivers until completed (D-16).
+    holds: list[tuple[int, int]] = field(default_factory=list)
+    #: Held messages that become visible again at their old place.
+    unholds: list[int] = field(default_factory=list)
+    #: ``(message id, response text)``: deleted, and the response stored for the waiting sender. Gone ids are fine.
+    completes: list[tuple[int, str]] = field(default_factory=list)
+    #: Messages that ended without being completed, whose senders may be waiting: answered ``failed``.
+    unanswered: list[int] = field(default_factory=list)
+    sends: list[Outgoing] = field(default_factory=list)
+    #: ``(name, payload text)``; numbered under the row's lock, so commit order is ``seq`` order.
+    events: list[tuple[str, str]] = field(default_factory=list)
+    state: StateWrite | None = None
+    finish: Finish | None = None
+    #: Set aside: ``(reason, hash of the refusing code)``. The owner is cleared with it.
+    block: tuple[Blocked, str] | None = None
+    destroy: bool = False
+
+    def size(self) -> int:
+        """Rough bytes, to bound a group."""
+        return (
+            len(self.inflight)
+            + sum(len(r.input or "") + len(r.output or "") + len(r.error or "") + 200 for r in self.rows)
+            + sum(len(s.body) for s in self.sends)
+            + sum(len(p) for _, p in self.events)
+            + (len(self.state.body) if self.state else 0)
+        )
+
+
+class Commit(IntEnum):
+    """What became of an item. Everything but OK wrote nothing for that actor."""
+
+    OK = 1
+    #: Its row is locked by somebody (an action): offer it again with a later group.
+    BUSY = 2
+    #: Another owner, epoch or commit number: this worker's actor is over.
+    STALE = 3
+    #: The state has another version: merge again.
+    CONFLICT = 4
+    #: The database refused the content (or a message was gone); ``CommitResult.error`` says why.
+    REFUSED = 5
+
+
+@dataclass(slots=True, frozen=True)
+class CommitResult:
+    actor_id: UUID
+    outcome: Commit
+    error: str = ""
+
+
+@dataclass(slots=True)
+class Claimed:
+    """An actor as a worker takes it up: its position and the history that a replay needs."""
+
+    actor_id: UUID
+    name: str
+    key: str
+    input: str | None
+    created_at: int
+    epoch: int
+    commit_no: int
+    next_seq: int
+    inflight: str
+    entries: list[Entry] = field(default_factory=list)
+    #: Set when its rows could not be read; it is set aside alone.
+    unreadable: str = ""
+
+
+@dataclass(slots=True, frozen=True)
+class Release:
+    """Give an actor back. ``due``: when it must be taken up again by itself (None: only a message will)."""
+
+    actor_id: UUID
+    epoch: int
+    due: int | None = None
+    #: The position to store with it where a hand-back changes it (steps that were not run to an end).
+    inflight: str | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class Look:
+    """Which messages an actor's open waits want; ``names`` None is any."""
+
+    actor_id: UUID
+    names: tuple[str, ...] | None
+    limit: int = 20
+
+
+@dataclass(slots=True, frozen=True)
+class Looked:
+    """The answer to a :class:`Look`: what was visible at ``at``, in arrival order. ``complete``: there is no more."""
+
+    actor_id: UUID
+    names: tuple[str, ...] | None
+    messages: Sequence[MessageRow]
+    complete: bool
+    at: int
+
+
+def dump_open(entries: Sequence[dict[str, Any]], **extra: Any) -> str:
+    """The ``inflight`` text: ``{"e": [open entries], …}``, compact ASCII."""
+    return json.dumps({"e": entries, **extra}, separators=(",", ":"), ensure_ascii=True)
+
+
+def load_open(text: str) -> dict[str, Any]:
+    """The reverse of :func:`dump_open`; an empty text is an actor that has never run."""
+    data = json.loads(text) if text else {}
+    if not isinstance(data, dict):
+        raise ValueError("inflight is not a JSON object")
+    data.setdefault("e", [])
+    return data
