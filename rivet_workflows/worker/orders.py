@@ -1,0 +1,132 @@
+"""What the worker's core orders and what it is told: the vocabulary between ``core.py`` and its shell.
+
+Pure data. The shell (threads, connections, signals), the testing kit and the simulation all speak it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from ..engine.options import StepOptions
+from ..exceptions import ErrorInfo
+from ..records import CommitItem, Look, Outgoing, Release
+
+
+@dataclass(slots=True, frozen=True)
+class StepToken:
+    """Names one attempt of one step by one holder. A report with a token that is no longer current is dropped."""
+
+    actor_id: UUID
+    epoch: int
+    seq: int
+    attempt: int
+    #: Tells two holdings of one actor by one worker apart (dropped, then loaded again).
+    holding: int = 0
+
+
+@dataclass(slots=True)
+class StepStart:
+    """Call this function now: the record of its start is durable (D-11), or the step is ephemeral."""
+
+    token: StepToken
+    actor_name: str
+    key: str
+    name: str
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    options: StepOptions
+    idempotency_key: str
+    #: The actor's encoded input.
+    input: str | None
+    #: False: any attempt; True: this is a rollback handler, called with (step, output).
+    is_rollback: bool = False
+    #: Retries left after this attempt, for ``step.log`` and error events.
+    remaining_retries: int = 0
+
+
+@dataclass(slots=True)
+class StateChange:
+    """How a step changed the state: what it read, what it left, and the pure updates it queued (D-13)."""
+
+    #: Version and text that the step loaded; version None: it never read the state, it only queued updates.
+    base_version: int | None
+    base: str | None
+    #: The encoded state the step left; None: only updates.
+    changed: str | None
+    updates: list[Callable[[Any], Any]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Effects:
+    """What one attempt of a step wants committed together with its record (D-12)."""
+
+    state: StateChange | None = None
+    events: list[tuple[str, str]] = field(default_factory=list)
+    sends: list[Outgoing] = field(default_factory=list)
+    #: ``(message id, response text)``
+    completes: list[tuple[int, str]] = field(default_factory=list)
+    destroy: bool = False
+
+
+@dataclass(slots=True)
+class StepReport:
+    """How an attempt ended. ``output`` is the encoded value, ``value`` that text decoded again (R: what a step
+    returns is what a replay returns)."""
+
+    ok: bool
+    output: str | None = None
+    value: Any = None
+    error: ErrorInfo | None = None
+    timed_out: bool = False
+    #: The state change lost against an action's (D-13).
+    conflict: bool = False
+    #: The attempt did not run to an end because the worker stops: hand it back, count nothing.
+    abandoned: bool = False
+    effects: Effects | None = None
+
+
+@dataclass(slots=True)
+class ErrorEvent:
+    """A failure, told to ``on_error`` once it is committed (D-21)."""
+
+    actor_id: UUID
+    actor_name: str
+    key: str
+    source: str
+    error: ErrorInfo
+    step_name: str | None = None
+    attempt: int | None = None
+    max_retries: int | None = None
+    remaining_retries: int | None = None
+    will_retry: bool | None = None
+    #: Seconds, and epoch microseconds.
+    retry_delay: float | None = None
+    retry_at: int | None = None
+
+
+@dataclass(slots=True)
+class Orders:
+    """Everything the core wants done now. The shell carries it out in this order and reports back."""
+
+    looks: list[Look] = field(default_factory=list)
+    #: One group, sorted by actor id, to hand to ``store.commit_group``.
+    commits: list[CommitItem] = field(default_factory=list)
+    starts: list[StepStart] = field(default_factory=list)
+    #: Attempts whose result is not wanted any more: cancel the coroutine, tell the thread.
+    cancels: list[StepToken] = field(default_factory=list)
+    releases: list[Release] = field(default_factory=list)
+    #: Actors to load again from the store (their coroutine ran ahead of a refused commit).
+    reloads: list[tuple[UUID, int]] = field(default_factory=list)
+    #: Actors whose state must be merged again; answer with ``core.remerged``.
+    remerges: list[tuple[UUID, StateChange]] = field(default_factory=list)
+    #: Failures that are now durable.
+    errors: list[ErrorEvent] = field(default_factory=list)
+    #: What became durable and somebody may wait for: doorbells to ring.
+    rings: list[CommitItem] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return any(getattr(self, name) for name in self.__slots__)
