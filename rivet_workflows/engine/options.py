@@ -69,7 +69,9 @@ class StepOptions:
     def backoff(self, attempt: int) -> int:
         """Microseconds from the start of failed attempt number ``attempt`` (from 1) to the next (R-STEP-05)."""
         # The exponent is bounded before it is raised: attempt 5,000 must not overflow a float.
-        return round(min(self.retry_backoff_max, self.retry_backoff_base * 2.0 ** min(attempt, 60)) * 1_000_000)
+        return round(
+            min(self.retry_backoff_max, self.retry_backoff_base * 2.0 ** min(attempt, 60)) * 1_000_000
+        )
 
     def merged(self, given: Mapping[str, Any]) -> StepOptions:
         """These options with ``given`` on top, checked. Unknown keywords raise TypeError naming ``kwargs=``."""
