@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from ..engine.options import StepOptions
-from ..exceptions import ErrorInfo
-from ..records import CommitItem, Look, Outgoing, Release
+from rivet_workflows.engine.options import StepOptions
+from rivet_workflows.exceptions import ErrorInfo
+from rivet_workflows.records import CommitItem, Look, Outgoing, Release, StateWrite
 
 
 @dataclass(slots=True, frozen=True)
@@ -58,6 +58,9 @@ class StateChange:
     #: The encoded state the step left; None: only updates.
     changed: str | None
     updates: list[Callable[[Any], Any]] = field(default_factory=list)
+    #: The change as it can be written at once, made in the step's own thread; it stays valid until the stored
+    #: version moves. None: it must be merged first (``Orders.remerges``).
+    prepared: StateWrite | None = None
 
 
 @dataclass(slots=True)
