@@ -7,16 +7,26 @@ summary, where that server is missing. With ``RIVET_REQUIRE_SERVERS=1``, as in C
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from functools import cache
 
 import pytest
 
+from rivet_workflows.registry import registry
 from tests import servers
 
 
 @cache
 def _missing(marker: str) -> str | None:
     return servers.missing(marker)
+
+
+@pytest.fixture(autouse=True)
+def actors_of_the_test_alone() -> Iterator[None]:
+    """Actors that a test declares are forgotten after it."""
+    before = registry.snapshot()
+    yield
+    registry.restore(before)
 
 
 @pytest.hookimpl(tryfirst=True)
