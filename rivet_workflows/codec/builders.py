@@ -137,6 +137,7 @@ def _pydantic(cls: Any) -> Build:
 
     def build(tag: Tag) -> object:
         stored = tag["f"]
+        set_fields: list[str] = tag.get("s", [*stored])
         hidden = {name: value for name, value in tag.get("p", {}).items() if name in private}
         for name in private.keys() - hidden.keys():
             value = private[name].get_default()
@@ -145,7 +146,7 @@ def _pydantic(cls: Any) -> Build:
         made: object = cls.__new__(cls)
         state = {
             "__dict__": _fill(cls, stored, defaults),
-            "__pydantic_fields_set__": fields.keys() & frozenset[str](tag.get("s", stored)),
+            "__pydantic_fields_set__": fields.keys() & set(set_fields),
             "__pydantic_extra__": dict(tag.get("x", ())) if keeps_extra else None,
             "__pydantic_private__": hidden if private else None,
         }

@@ -260,12 +260,12 @@ def _exact_encoders() -> dict[type, Encoder]:
     return table | {cls: _custom(custom) for cls, custom in names.custom_by_type.items()}
 
 
-_encoders: Final[dict[type, Encoder]] = _exact_encoders()
+_encoders = _exact_encoders()
 
 
 def _forget() -> None:
-    _encoders.clear()
-    _encoders.update(_exact_encoders())
+    global _encoders
+    _encoders = _exact_encoders()  # Another dict, not a cleared one: other threads encode meanwhile.
 
 
 names.on_change(_forget)

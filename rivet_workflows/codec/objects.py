@@ -1,8 +1,8 @@
 """Storing objects of the user's classes: dataclasses, pydantic models, NamedTuples, Enums.
 
 One form for the first three, `{"$": "obj", "c": class, "f": {field: value}}`, so that a dataclass may
-become a pydantic model under its rows. Attributes that are not fields (cached properties,
-`__orig_class__`) are not part of a value and are not kept, the first time as on replay.
+become a pydantic model under its rows. Cached properties are not part of a value and are not kept,
+the first time as on replay; any other attribute that is not a field is refused.
 
 Reading them back is the business of `builders.py`.
 """
@@ -10,7 +10,7 @@ Reading them back is the business of `builders.py`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from enum import Enum, Flag
 from typing import Any, Final
 
@@ -60,22 +60,36 @@ def _enum(cls: type[Enum], encode: Encode) -> Encoder:
 def _dataclass(cls: type, encode: Encode) -> Encoder:
     name = names.name_of(cls)
     fields = tuple(field.name for field in dataclasses.fields(cls))
-    try:
-        object.__new__(cls)
-    except TypeError:
+    if any("__new__" in vars(base) for base in cls.__mro__[:-1] if not base.__flags__ & _HEAP_TYPE):
         raise Refused(
             f"it is a {type_name(cls)}, a dataclass on top of a built-in type",
             "Register the class with rivet_workflows.codec.register.",
-        ) from None
+        )
 
     def encoder(value: object, depth: int) -> object:
-        return {
-            "$": "obj",
-            "c": name,
-            "f": _fields(((f, getattr(value, f, _UNSET)) for f in fields), value, encode, depth),
-        }
+        parts = ((field, getattr(value, field, _UNSET)) for field in fields)
+        tag = {"$": "obj", "c": name, "f": _fields(parts, value, encode, depth)}
+        _refuse_others(value, fields)
+        return tag
 
     return encoder
+
+
+_HEAP_TYPE: Final = 1 << 9
+"""CPython's flag of classes made in Python. The others, but for `object`, hold more than their attributes."""
+
+
+def _refuse_others(value: object, fields: Collection[str]) -> None:
+    """An attribute that is no field would be lost, and nothing makes it anew: `__post_init__` is not run."""
+    own = getattr(value, "__dict__", None)
+    if not own or own.keys() <= set(fields):
+        return
+    for name in own.keys() - set(fields):
+        if name != "__orig_class__" and not hasattr(type(value), name):  # A cached property is made anew.
+            raise Refused(
+                f"its attribute {name!r} is not a field of {type_name(type(value))} and would be lost",
+                f"Declare it: {name}: <type> = field(init=False), or make it a cached_property.",
+            )
 
 
 def _namedtuple(cls: type, encode: Encode) -> Encoder:
@@ -85,7 +99,9 @@ def _namedtuple(cls: type, encode: Encode) -> Encoder:
     def encoder(value: tuple[object, ...], depth: int) -> object:
         # Past an overridden __iter__: what is stored is the tuple.
         parts = zip(fields, tuple.__iter__(value), strict=True)
-        return {"$": "obj", "c": name, "f": _fields(parts, value, encode, depth)}
+        tag = {"$": "obj", "c": name, "f": _fields(parts, value, encode, depth)}
+        _refuse_others(value, ())
+        return tag
 
     return encoder
 

@@ -122,7 +122,7 @@ def _object(tag: Tag) -> object:
 
 
 def _surrogates(tag: Tag) -> object:
-    return b64decode(tag["v"]).decode("utf-8", "backslashreplace")
+    return _text(b64decode(tag["v"]).decode("utf-8", "surrogatepass"))
 
 
 _value: Final[Callable[[Tag], object]] = lambda tag: _plain(tag["v"])  # noqa: E731

@@ -31,18 +31,20 @@ class Refused(Exception):
         self.mend = mend
         self.leaf = leaf
         self.parts: list[str] = []
-        self._loop_at: int | None = None
+        self._loops: list[int] = []
 
     def under(self, part: str, container: object) -> None:
         """Note that the offending part sits at `part` of `container`; called on the way up."""
         self.parts.append(part)
         if self.leaf is not None and container is self.leaf:
-            self._loop_at = len(self.parts)
+            self._loops.append(len(self.parts))
 
     def message(self, what: str) -> str:
         """The whole text for the user, with `what` as the root of the path."""
-        if self._loop_at is not None:
-            where = _join(what, self.parts[self._loop_at :])
+        if self._loops:
+            # The outermost place where it is met again: one turn of the circle below the first.
+            again = self._loops[-2] if len(self._loops) > 1 else 0
+            where = _join(what, self.parts[again:])
             return f"{where} cannot be stored: it contains itself. Pass a key or id in place of it."
         return f"{_join(what, self.parts)} cannot be stored: {self.problem}. {self.mend}"
 
@@ -153,6 +155,11 @@ def _common(cls: type) -> tuple[str, str] | None:
     for bases, problem, mend in _COMMON:
         if issubclass(cls, bases):
             return f"it is {problem} ({name})", mend
+    if any(hasattr(cls, name) for name in ("acquire", "fileno", "send_bytes", "cursor")):
+        return (
+            f"it is a {type_name(cls)}, which lives in this process alone",
+            "Open it where it is used, inside the step.",
+        )
     if issubclass(cls, Iterator):
         return f"it is an iterator ({name}), which can be read only once", "Pass list(value)."
     return None
@@ -206,11 +213,6 @@ def _subclass(cls: type) -> tuple[str, str] | None:
 def _unknown(cls: type) -> tuple[str, str]:
     if issubclass(cls, Mapping):
         return f"it is a {type_name(cls)}", "Pass dict(value)."
-    if any(hasattr(cls, name) for name in ("acquire", "fileno", "send_bytes", "cursor")):
-        return (
-            f"it is a {type_name(cls)}, which lives in this process alone",
-            "Open it where it is used, inside the step.",
-        )
     if hasattr(cls, "__await__"):
         return f"it is an awaitable ({type_name(cls)})", "Await it first and pass what it returns."
     return (
