@@ -248,8 +248,12 @@ class RollbackError(StepFailed):
 
 
 class _BranchesFailed(RivetError):
-    def __init__(self, message: str = "", *, errors: Mapping[Any, ErrorInfo] | None = None) -> None:
+    def __init__(
+        self, message: str = "", *, errors: Mapping[Any, ErrorInfo] | None = None, name: str = ""
+    ) -> None:
         super().__init__(message)
+        #: The name of the call that failed.
+        self.name = name
         #: Failed branch (of a map: index) to the record of its error.
         self.errors: dict[Any, ErrorInfo] = dict(errors or {})
 
@@ -409,3 +413,52 @@ class NoWorker(RivetError):
     """No live worker could run an ``@action(on_worker=True)`` in time."""
 
     code = "no_worker"
+
+
+# -- failures as records -------------------------------------------------------------------------------
+
+#: Classes that :func:`failure_from_record` gives back as they were; all others become :class:`WorkflowFailed`.
+_REBUILT: dict[str, type[RivetError]] = {
+    cls.__name__: cls
+    for cls in (StepFailed, StepExhausted, StepTimeout, StateConflict, CriticalError, RollbackError)
+    + (JoinError, RaceError, QueueTimeout, ChildFailed, MessageNotCompleted)
+}
+
+
+def failure_record(exc: BaseException) -> dict[str, Any]:
+    """What is stored of an error that ended a step, a branch or a run: plain JSON types, see the reverse below."""
+    record: dict[str, Any] = {"error": ErrorInfo.from_exception(exc).to_dict()}
+    if type(exc).__name__ in _REBUILT and type(exc) is _REBUILT[type(exc).__name__]:
+        record["class"] = type(exc).__name__
+    if isinstance(exc, RivetError):
+        record["message"] = exc.message
+        if exc.error is not None:
+            record["cause"] = exc.error.to_dict()
+    if isinstance(exc, StepFailed):
+        record |= {"step": exc.step_name, "kind": exc.kind, "attempts": exc.attempts}
+    if isinstance(exc, _BranchesFailed):
+        record["errors"] = [[key, info.to_dict()] for key, info in exc.errors.items()]
+        record["name"] = exc.name
+    return record
+
+
+def failure_from_record(record: Mapping[str, Any]) -> RivetError:
+    """The error that :func:`failure_record` described: ours as they were, :class:`WorkflowFailed` for the rest."""
+    info = ErrorInfo.from_dict(record.get("error") or {})
+    cls = _REBUILT.get(record.get("class", ""))
+    message = record.get("message") or info.message
+    cause = ErrorInfo.from_dict(record["cause"]) if record.get("cause") else None
+    if cls is None:
+        return WorkflowFailed(f"the workflow failed: {info}", error=info)
+    if issubclass(cls, StepFailed):
+        return cls(
+            message,
+            step_name=record.get("step"),
+            kind=record.get("kind"),
+            attempts=record.get("attempts", 0),
+            error=cause or info,
+        )
+    if issubclass(cls, _BranchesFailed):
+        errors = {key: ErrorInfo.from_dict(data) for key, data in record.get("errors", ())}
+        return cls(message, errors=errors, name=record.get("name", ""))
+    return cls(message, error=cause)
