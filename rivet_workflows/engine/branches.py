@@ -10,7 +10,15 @@ import json
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..exceptions import ErrorInfo, HistoryDiverged, JoinError, RaceError, RollbackError, StepFailed, failure_record
+from ..exceptions import (
+    ErrorInfo,
+    HistoryDiverged,
+    JoinError,
+    RaceError,
+    RollbackError,
+    StepFailed,
+    failure_record,
+)
 from ..records import EntryStatus, Kind
 from .calls import Call, caught, step_failure
 from .results import BlockFailure, RaceOutcome, TryResult
@@ -88,7 +96,9 @@ class Branches(Call):
     def _spawn(self, index: int, *arguments: Any) -> None:
         machine = self.scope.machine
         label = f"{self._label}/{self.names[index]}"
-        child = self.scopes[index] = machine.branch(self.scope, self.entry, index, label, sealed=self.finished)
+        child = self.scopes[index] = machine.branch(
+            self.scope, self.entry, index, label, sealed=self.finished
+        )
         arguments = (machine.context(child), *arguments)
         machine.spawn(child, self.functions[index], arguments, lambda ok, v: self._branch_done(index, ok, v))
 
@@ -147,7 +157,8 @@ class JoinCall(Branches):
             self._complete(True, self._values())
         else:
             self._complete(
-                False, JoinError(self._failed_text("failed branches"), errors=self._errors(), name=self.entry.name)
+                False,
+                JoinError(self._failed_text("failed branches"), errors=self._errors(), name=self.entry.name),
             )
 
     def _values(self) -> Any:
@@ -160,7 +171,9 @@ class MapCall(JoinCall):
     __slots__ = ("concurrency", "items", "next")
     kind = Kind.MAP
 
-    def __init__(self, scope: Scope, name: str, function: Branch, items: Sequence[Any], concurrency: int) -> None:
+    def __init__(
+        self, scope: Scope, name: str, function: Branch, items: Sequence[Any], concurrency: int
+    ) -> None:
         self.items = items
         self.concurrency = concurrency
         self.next = 0
@@ -224,7 +237,7 @@ class RaceCall(Branches):
         if self.finished:
             self._complete(True, RaceOutcome(self.names[index], value))
             return
-        statuses = {name: "cancelled" for name in self.names}
+        statuses = dict.fromkeys(self.names, "cancelled")
         statuses |= {self.names[i]: "failed" for i in self.outcomes}
         statuses[self.names[index]] = "completed"
         for other, scope in self.scopes.items():
@@ -236,7 +249,9 @@ class RaceCall(Branches):
 
     def _check_end(self) -> None:
         if not self.left and self.outcomes:
-            error = RaceError(self._failed_text("all branches failed"), errors=self._errors(), name=self.entry.name)
+            error = RaceError(
+                self._failed_text("all branches failed"), errors=self._errors(), name=self.entry.name
+            )
             self._complete(False, error)
 
 
@@ -253,7 +268,9 @@ class TryCall(Branches):
     def _spawn(self, index: int, *arguments: Any) -> None:
         machine = self.scope.machine
         child = self.scopes[0] = machine.branch(self.scope, self.entry, 0, self._label, sealed=self.finished)
-        machine.spawn(child, self.functions[0], (machine.context(child),), lambda ok, v: self._branch_done(0, ok, v))
+        machine.spawn(
+            child, self.functions[0], (machine.context(child),), lambda ok, v: self._branch_done(0, ok, v)
+        )
 
     def _check_end(self) -> None:
         if self.left:
@@ -274,10 +291,10 @@ class TryCall(Branches):
             source, name, step = "step", exc.step_name, step_failure(exc)
         elif isinstance(exc, JoinError | RaceError):
             source, name = ("join" if isinstance(exc, JoinError) else "race"), exc.name
-        rolled_back = isinstance(exc, RollbackError) or (isinstance(exc, StepFailed) and exc.kind == "rollback")
+        rolled_back = isinstance(exc, RollbackError) or (
+            isinstance(exc, StepFailed) and exc.kind == "rollback"
+        )
         kind = "rollback" if rolled_back else source if source != "block" else None
         if not caught(exc, self.catch, kind):
             return None
         return BlockFailure(source, name, step.error if step else _info(exc), step)
-
-

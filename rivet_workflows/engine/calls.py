@@ -92,7 +92,9 @@ class Call:
         if dead is not None:
             yield from dead.__await__()
         if self.awaited:
-            self.scope.machine.report(EntryInProgress(f"{self.what} was awaited twice: call it again instead"))
+            self.scope.machine.report(
+                EntryInProgress(f"{self.what} was awaited twice: call it again instead")
+            )
         self.awaited = True
         return (yield self)
 
@@ -138,7 +140,9 @@ class StepCall(Call):
         codec = scope.machine.codec
         if args or kwargs:
             # The function gets what a replay would give it: decoded copies, not the caller's own objects.
-            (copied, named), text = codec.roundtrip([list(args), dict(kwargs)], what=f"arguments of step {name!r}")
+            (copied, named), text = codec.roundtrip(
+                [list(args), dict(kwargs)], what=f"arguments of step {name!r}"
+            )
             self.args, self.kwargs, self.input = tuple(copied), named, text
             self.hash: str | None = codec.fingerprint(text)
         else:
@@ -173,7 +177,9 @@ class StepCall(Call):
             return
         repeated = entry.occurrence > 1 or (entry.name, 2) in self.scope.recorded
         where = self.scope.at(entry.name, entry.occurrence)
-        text = f"{where} was recorded with {entry.input or 'other arguments'} and is met with {self.input[:500]}"
+        text = (
+            f"{where} was recorded with {entry.input or 'other arguments'} and is met with {self.input[:500]}"
+        )
         if repeated or machine.program.strict_args:
             machine.report(
                 HistoryDiverged(
@@ -326,7 +332,10 @@ class StepCall(Call):
 def step_failure(exc: StepFailed) -> StepFailure:
     """A step's exception as data."""
     return StepFailure(
-        exc.kind, exc.step_name or "", exc.attempts, exc.error or ErrorInfo.from_exception(exc, with_traceback=False)
+        exc.kind,
+        exc.step_name or "",
+        exc.attempts,
+        exc.error or ErrorInfo.from_exception(exc, with_traceback=False),
     )
 
 

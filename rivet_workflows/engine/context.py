@@ -41,7 +41,15 @@ class Context:
 
     # -- steps ---------------------------------------------------------------------------------------
 
-    def step(self, name: Any, function: Any = None, /, *args: Any, kwargs: Mapping[str, Any] | None = None, **options: Any) -> Awaitable[Any]:
+    def step(
+        self,
+        name: Any,
+        function: Any = None,
+        /,
+        *args: Any,
+        kwargs: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Awaitable[Any]:
         """Run ``function(step, *args, **kwargs)`` once, durably, and give its result.
 
         ``ctx.step("charge-card", charge_card, order_id)`` or ``ctx.step(charge_card, order_id)``. Options
@@ -91,7 +99,9 @@ class Context:
 
     def sleep(self, name: str, duration: float | timedelta) -> Awaitable[None]:
         """Wait ``duration`` seconds, durably. The first recorded deadline stays."""
-        return self._sleep(name, self._scope.machine.now + micros(duration, f"the duration of sleep {name!r}"))
+        return self._sleep(
+            name, self._scope.machine.now + micros(duration, f"the duration of sleep {name!r}")
+        )
 
     def sleep_until(self, name: str, when: datetime | float) -> Awaitable[None]:
         """Wait until ``when``: an aware datetime, or epoch seconds. A time that has passed does not wait."""
@@ -132,28 +142,42 @@ class Context:
 
     # -- branches ------------------------------------------------------------------------------------
 
-    def join(self, name: str, branches: Mapping[str, Branch] | None = None, /, **more: Branch) -> Awaitable[dict[str, Any]]:
+    def join(
+        self, name: str, branches: Mapping[str, Branch] | None = None, /, **more: Branch
+    ) -> Awaitable[dict[str, Any]]:
         """Run async functions concurrently, each with a context of its own; their values by name, or JoinError."""
         return self._scope.gate() or JoinCall(self._scope, name, {**(branches or {}), **more})  # type: ignore[return-value]
 
-    def race(self, name: str, branches: Mapping[str, Branch] | None = None, /, **more: Branch) -> Awaitable[RaceOutcome[Any]]:
+    def race(
+        self, name: str, branches: Mapping[str, Branch] | None = None, /, **more: Branch
+    ) -> Awaitable[RaceOutcome[Any]]:
         """The first branch to succeed: ``.winner .value``. RaceError when all fail."""
         chosen = {**(branches or {}), **more}
         if not chosen:
             raise ValueError(f"race {name!r} needs at least one branch")
         return self._scope.gate() or RaceCall(self._scope, name, chosen)  # type: ignore[return-value]
 
-    def map(self, name: str, function: Branch, items: Iterable[T], *, concurrency: int | None = None) -> Awaitable[list[Any]]:
+    def map(
+        self, name: str, function: Branch, items: Iterable[T], *, concurrency: int | None = None
+    ) -> Awaitable[list[Any]]:
         """``function(branch, item)`` for every item, at most ``concurrency`` at a time; ordered results.
 
         All items settle; failures are a JoinError keyed by index.
         """
         listed = list(items)
-        if concurrency is not None and (isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1):
-            raise ValueError(f"concurrency of map {name!r} must be a whole number of at least 1, not {concurrency!r}")
-        return self._scope.gate() or MapCall(self._scope, name, function, listed, concurrency or max(1, len(listed)))  # type: ignore[return-value]
+        if concurrency is not None and (
+            isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1
+        ):
+            raise ValueError(
+                f"concurrency of map {name!r} must be a whole number of at least 1, not {concurrency!r}"
+            )
+        return self._scope.gate() or MapCall(
+            self._scope, name, function, listed, concurrency or max(1, len(listed))
+        )  # type: ignore[return-value]
 
-    def try_block(self, name: str, body: Branch, *, catch: Collection[Any] = TRY_BLOCK_KINDS) -> Awaitable[TryResult[Any]]:
+    def try_block(
+        self, name: str, body: Branch, *, catch: Collection[Any] = TRY_BLOCK_KINDS
+    ) -> Awaitable[TryResult[Any]]:
         """Run ``body(block)``; terminal failures of steps, joins and races inside it become data."""
         return self._scope.gate() or TryCall(self._scope, name, body, tuple(catch))  # type: ignore[return-value]
 
@@ -174,7 +198,9 @@ class Context:
         scope, machine = self._scope, self._scope.machine
         scope.check_usable(f"removed {name!r}")
         if kind not in REMOVABLE:
-            raise ValueError(f"removed({name!r}, {kind!r}): the kind must be one of {', '.join(sorted(REMOVABLE))}")
+            raise ValueError(
+                f"removed({name!r}, {kind!r}): the kind must be one of {', '.join(sorted(REMOVABLE))}"
+            )
         plain, _, number = name.rpartition("#") if name.rpartition("#")[2].isdigit() else (name, "", "")
         keys = [k for k in scope.recorded if k[0] == plain and (not number or k[1] == int(number))]
         for key in keys:
@@ -198,7 +224,9 @@ class Context:
     def get_version(self, name: str, latest: int) -> Awaitable[int]:
         """The version this run is pinned to here: ``latest`` for one that is new here, else 1 (R-VER)."""
         if isinstance(latest, bool) or not isinstance(latest, int) or latest < 1:
-            raise ValueError(f"get_version({name!r}): latest must be a whole number of at least 1, not {latest!r}")
+            raise ValueError(
+                f"get_version({name!r}): latest must be a whole number of at least 1, not {latest!r}"
+            )
         scope, machine = self._scope, self._scope.machine
         entry, _, new = scope.enter(Kind.VERSION_CHECK, name)
         if new:
@@ -328,10 +356,14 @@ class QueueFace:
     ) -> Awaitable[list[Message[Any]]]:
         """Up to ``count`` messages of those there now, waiting for the first; ``[]`` after ``timeout`` seconds."""
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise ValueError(f"count of queue wait {name!r} must be a whole number of at least 1, not {count!r}")
+            raise ValueError(
+                f"count of queue wait {name!r} must be a whole number of at least 1, not {count!r}"
+            )
         return self._wait(name, names, count, timeout, completable, single=False)
 
-    def _wait(self, name: str, names: Any, count: int, timeout: Any, completable: bool, *, single: bool) -> Any:
+    def _wait(
+        self, name: str, names: Any, count: int, timeout: Any, completable: bool, *, single: bool
+    ) -> Any:
         dead = self._scope.gate()
         if dead is not None:
             return dead
@@ -362,7 +394,9 @@ REMOVABLE = frozenset(kind.label for kind in Kind if kind is not Kind.TRY)
 def _function_name(function: Any) -> str:
     name = getattr(function, "__name__", None)
     if not isinstance(name, str) or name == "<lambda>":
-        raise TypeError(f"a step needs a name: ctx.step(\"name\", function, …); {function!r} has none of its own")
+        raise TypeError(
+            f'a step needs a name: ctx.step("name", function, …); {function!r} has none of its own'
+        )
     own = getattr(function, "__rivet_step__", None)
     return str(own["name"]) if isinstance(own, Mapping) and own.get("name") else name
 
@@ -371,12 +405,12 @@ def moment(when: Any, what: str) -> int:
     """``when`` (aware datetime or epoch seconds) in microseconds since the epoch."""
     if isinstance(when, datetime):
         if when.tzinfo is None:
-            raise ValueError(f"{what} is a naive datetime: give it a time zone (django.utils.timezone.make_aware)")
+            raise ValueError(
+                f"{what} is a naive datetime: give it a time zone (django.utils.timezone.make_aware)"
+            )
         return (when - EPOCH) // timedelta(microseconds=1)
     if isinstance(when, bool) or not isinstance(when, int | float):
         raise TypeError(f"{what} must be an aware datetime or epoch seconds, not {type(when).__name__}")
     if when != when or when in (float("inf"), float("-inf")):
         raise ValueError(f"{what} must be finite, not {when}")
     return round(when * 1_000_000)
-
-

@@ -107,7 +107,9 @@ class LoopCall(Call):
         end = done - self.size
         if end > rec["f"]:
             keep = self.scope.checkpoint
-            self.scope.machine.drop_rows(Prune(child_scope(path, seq, rec["f"]), child_scope(path, seq, end), keep))
+            self.scope.machine.drop_rows(
+                Prune(child_scope(path, seq, rec["f"]), child_scope(path, seq, end), keep)
+            )
             rec["f"] = end
 
     def record_position(self) -> None:
@@ -135,7 +137,9 @@ class NativeLoop(LoopCall):
         super().__init__(scope, name, state, interval, size)
 
     def __await__(self) -> Any:
-        raise TypeError(f'{self.what} has no body: write "async for it in ctx.loop({self.entry.name!r}):", or pass one')
+        raise TypeError(
+            f'{self.what} has no body: write "async for it in ctx.loop({self.entry.name!r}):", or pass one'
+        )
 
     def __aiter__(self) -> LoopIterator:
         if self._iterator is not None:
@@ -190,7 +194,13 @@ class CallableLoop(LoopCall):
     __slots__ = ("body", "stateful")
 
     def __init__(
-        self, scope: Scope, name: str, body: Callable[..., Any], state: Any, interval: int | None, size: int | None
+        self,
+        scope: Scope,
+        name: str,
+        body: Callable[..., Any],
+        state: Any,
+        interval: int | None,
+        size: int | None,
     ) -> None:
         self.body = body
         self.stateful = state is not UNSET
@@ -214,7 +224,9 @@ class CallableLoop(LoopCall):
         it = self.enter()
         assert self.current is not None
         arguments = (it, it.loop_state) if self.stateful or _takes_two(self.body) else (it,)
-        self.scope.machine.spawn(self.current, self.body, arguments, lambda ok, value: self._body_done(it, ok, value))
+        self.scope.machine.spawn(
+            self.current, self.body, arguments, lambda ok, value: self._body_done(it, ok, value)
+        )
 
     def _body_done(self, it: LoopContext, ok: bool, value: Any) -> None:
         machine = self.scope.machine
@@ -231,9 +243,13 @@ class CallableLoop(LoopCall):
 
     def _next(self, it: LoopContext, value: Any) -> None:
         if value is not None and not isinstance(value, Loop):
-            raise RivetError(f"the body of {self.what} must return Loop.next(…), Loop.stop(…) or None, not {value!r}")
+            raise RivetError(
+                f"the body of {self.what} must return Loop.next(…), Loop.stop(…) or None, not {value!r}"
+            )
         if value is None and self.stateful:
-            raise RivetError(f"the body of {self.what} has a state and returned None: return Loop.next(state)")
+            raise RivetError(
+                f"the body of {self.what} has a state and returned None: return Loop.next(state)"
+            )
         if value is not None and value.stopped:
             self._stop(value.value)
         else:
@@ -255,5 +271,9 @@ def _takes_two(body: Callable[..., Any]) -> bool:
         parameters = inspect.signature(body).parameters.values()
     except (TypeError, ValueError):
         return False
-    needed = [p for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    needed = [
+        p
+        for p in parameters
+        if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
     return len(needed) >= 2

@@ -27,7 +27,18 @@ from ..exceptions import (
     StepFailed,
     failure_record,
 )
-from ..records import Blocked, Claimed, Entry, EntryStatus, Kind, Lifecycle, MessageRow, Prune, dump_open, load_open
+from ..records import (
+    Blocked,
+    Claimed,
+    Entry,
+    EntryStatus,
+    Kind,
+    Lifecycle,
+    MessageRow,
+    Prune,
+    dump_open,
+    load_open,
+)
 from . import source
 from .calls import Call, Done, QueueCall, StepCall
 from .context import Context
@@ -45,7 +56,9 @@ class Task:
 
     __slots__ = ("arguments", "coro", "done", "function", "now", "scope", "stopped", "waiting")
 
-    def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...], now: int, done: Finished) -> None:
+    def __init__(
+        self, function: Callable[..., Any], arguments: tuple[Any, ...], now: int, done: Finished
+    ) -> None:
         self.function = function
         self.arguments = arguments
         self.now = now
@@ -87,7 +100,9 @@ class Machine:
         #: Open entries by ``seq``, as they stand in the ``inflight`` text.
         self.open: dict[int, dict[str, Any]] = {rec["s"]: rec for rec in position["e"]}
         #: Completable messages that were received and not completed: id to (seq, scope) of their entry (D-16).
-        self.held: dict[int, tuple[int, str]] = {m: (seq, scope) for m, seq, scope in position.get("held", ())}
+        self.held: dict[int, tuple[int, str]] = {
+            m: (seq, scope) for m, seq, scope in position.get("held", ())
+        }
         #: What the history holds and the code has not met yet, by scope and name.
         self.recorded: dict[str, dict[tuple[str, int], tuple[Entry, dict[str, Any] | None]]] = {}
         self._index(claimed.entries)
@@ -229,7 +244,9 @@ class Machine:
         names: dict[str, None] | None = {}
         limit, wanted = 20, False
         for call in self.waits.values():
-            if self._covered(call) and not (call.deadline is not None and self._look_at < call.deadline <= self.now):
+            if self._covered(call) and not (
+                call.deadline is not None and self._look_at < call.deadline <= self.now
+            ):
                 continue
             wanted = True
             limit = max(limit, call.count)
@@ -368,7 +385,9 @@ class Machine:
                 self.turn.notes.append(f"{type(exc).__name__} while the workflow was unwound: {exc}")
                 return
         where = getattr(getattr(task.coro, "cr_frame", None), "f_lineno", "?")
-        self.turn.notes.append(f"the workflow catches BaseException around line {where} and was dropped: do not")
+        self.turn.notes.append(
+            f"the workflow catches BaseException around line {where} and was dropped: do not"
+        )
 
     # -- what calls ask of the machine -----------------------------------------------------------------
 
@@ -421,7 +440,9 @@ class Machine:
         """The scope of a branch; :meth:`spawn` gives it its coroutine."""
         return parent.child(entry, index, parent.task, label, sealed=sealed)
 
-    def spawn(self, scope: Scope, function: Callable[..., Any], arguments: tuple[Any, ...], done: Finished) -> None:
+    def spawn(
+        self, scope: Scope, function: Callable[..., Any], arguments: tuple[Any, ...], done: Finished
+    ) -> None:
         """Start ``function(*arguments)`` in ``scope`` once the running coroutine waits."""
         task = Task(function, arguments, scope.task.now, done)
         task.scope, scope.task = scope, task
@@ -569,7 +590,9 @@ class Machine:
         try:
             text = self.codec.dumps(value, what="the result of run")
             if len(text) > self.limits.max_value:
-                raise SerializationError(f"the result of run is {len(text)} bytes, more than {self.limits.max_value}")
+                raise SerializationError(
+                    f"the result of run is {len(text)} bytes, more than {self.limits.max_value}"
+                )
         except SerializationError as exc:
             self._fail(exc)
             return

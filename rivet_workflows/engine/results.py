@@ -94,7 +94,9 @@ class TryResult(Generic[T]):
 
 
 def _step_failed(failure: StepFailure) -> StepFailed:
-    return StepFailed.from_record(failure.step_name, failure.kind, failure.attempts, failure.error, retried=False)
+    return StepFailed.from_record(
+        failure.step_name, failure.kind, failure.attempts, failure.error, retried=False
+    )
 
 
 @dataclass(frozen=True)

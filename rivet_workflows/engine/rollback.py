@@ -23,7 +23,13 @@ class Rollback:
     """The state of a rollback: the error that caused it, its checkpoints, and the handler that is running."""
 
     def __init__(
-        self, machine: Machine, error: str, cps: Sequence[Sequence[Any]], a: int = 1, b: int | None = None, z: int = 0
+        self,
+        machine: Machine,
+        error: str,
+        cps: Sequence[Sequence[Any]],
+        a: int = 1,
+        b: int | None = None,
+        z: int = 0,
     ) -> None:
         self.machine = machine
         self.error = error
@@ -35,7 +41,13 @@ class Rollback:
         self.entries: list[Entry] = []
 
     def to_record(self) -> dict[str, Any]:
-        return {"error": self.error, "cps": self.checkpoints, "a": self.attempt, "b": self.retry_at, "z": self.starts}
+        return {
+            "error": self.error,
+            "cps": self.checkpoints,
+            "a": self.attempt,
+            "b": self.retry_at,
+            "z": self.starts,
+        }
 
     def scan(self) -> None:
         """Ask for the rows to compensate."""
@@ -74,7 +86,9 @@ class Rollback:
         self.retry_at = None
         self.starts += 1
         if self.starts > machine.limits.max_starts:
-            self._stuck(entry, ErrorInfo("RivetError", "its worker never reported back; recover() tries again"))
+            self._stuck(
+                entry, ErrorInfo("RivetError", "its worker never reported back; recover() tries again")
+            )
             return
         output = None if entry.output is None else machine.codec.loads(entry.output)
         machine.running.add(entry.seq)
@@ -94,7 +108,12 @@ class Rollback:
 
     def handler_done(self, seq: int, attempt: int, result: StepResult) -> None:
         machine, turn = self.machine, self.machine.turn
-        if not self.entries or self.entries[0].seq != seq or attempt != self.attempt or seq not in machine.running:
+        if (
+            not self.entries
+            or self.entries[0].seq != seq
+            or attempt != self.attempt
+            or seq not in machine.running
+        ):
             turn.notes.append(f"late result of rollback handler of entry {seq} dropped")
             return
         machine.running.discard(seq)
@@ -109,7 +128,15 @@ class Rollback:
         retry = self.attempt <= DEFAULTS.max_retries
         delay = DEFAULTS.backoff(self.attempt)
         turn.failures.append(
-            Failure("rollback", error, entry.name, attempt, DEFAULTS.max_retries, max(0, DEFAULTS.max_retries - attempt + 1), retry)
+            Failure(
+                "rollback",
+                error,
+                entry.name,
+                attempt,
+                DEFAULTS.max_retries,
+                max(0, DEFAULTS.max_retries - attempt + 1),
+                retry,
+            )
         )
         if not retry:
             self._stuck(entry, error)
@@ -122,5 +149,9 @@ class Rollback:
     def _stuck(self, entry: Entry, error: ErrorInfo) -> None:
         """The actor stays in ``rolling_back``, visible, until ``recover``."""
         self.attempt, self.starts, self.retry_at = 1, 0, None
-        text = f"rollback handler {entry.rollback!r} of step {entry.name!r} (entry {entry.seq}) failed: {error}"
-        self.machine._set_aside(Blocked.ROLLBACK_FAILED, RivetError(text, metadata={"error": json.dumps(error.to_dict())}))
+        text = (
+            f"rollback handler {entry.rollback!r} of step {entry.name!r} (entry {entry.seq}) failed: {error}"
+        )
+        self.machine._set_aside(
+            Blocked.ROLLBACK_FAILED, RivetError(text, metadata={"error": json.dumps(error.to_dict())})
+        )

@@ -77,7 +77,9 @@ class Scope:
         #: The entry that opened this scope is finished in the history: nothing new may be made in it (D-07).
         self.sealed = sealed or (parent is not None and parent.sealed)
         self.counts: dict[str, int] = {}
-        self.recorded: dict[tuple[str, int], tuple[Entry, dict[str, Any] | None]] = machine.recorded.pop(path, {})
+        self.recorded: dict[tuple[str, int], tuple[Entry, dict[str, Any] | None]] = machine.recorded.pop(
+            path, {}
+        )
         self.removed: set[str] = set()
         self.busy: Call | None = None
         self.loop: NativeLoop | None = None
@@ -164,11 +166,15 @@ class Scope:
         if not isinstance(name, str) or not name:
             raise TypeError(f"a {kind.label} needs a name: a non-empty str, not {name!r}")
         if len(name) > MAX_NAME:
-            raise ValueError(f"the name of a {kind.label} is longer than {MAX_NAME} characters: {name[:40]!r}…")
+            raise ValueError(
+                f"the name of a {kind.label} is longer than {MAX_NAME} characters: {name[:40]!r}…"
+            )
         machine = self.machine
         occurrence = self.counts.get(name, 0) + 1
         if name in self.removed:
-            machine.report(HistoryDiverged(f"{self.at(name)} was declared removed and is used again as a {kind.label}"))
+            machine.report(
+                HistoryDiverged(f"{self.at(name)} was declared removed and is used again as a {kind.label}")
+            )
         if occurrence > 1 and (kind in _UNIQUE or machine.program.unique_names):
             machine.report(
                 HistoryDiverged(
@@ -210,6 +216,7 @@ class Scope:
                 "(MAX_SCOPE_ENTRIES): use ctx.loop, whose finished iterations are pruned, or ctx.map"
             )
         self.made += 1
+
     def _new_text(self, kind: Kind, name: str, occurrence: int, unmet: list[Entry]) -> str:
         call = f"the code calls {kind.label} {self.at(name, occurrence)!r}, which is not in the history"
         if not unmet:
@@ -265,5 +272,3 @@ class Scope:
     def child(self, entry: Entry, index: int, task: Task, label: str, *, sealed: bool = False) -> Scope:
         """The scope of branch or iteration ``index`` of ``entry``."""
         return Scope(self.machine, child_scope(self.path, entry.seq, index), self, task, label, sealed)
-
-

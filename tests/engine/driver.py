@@ -38,7 +38,15 @@ def call(function: Any, args: Any, kwargs: Any) -> Any:
 
 
 class Driver:
-    def __init__(self, run: Any, *, replay: bool = False, auto: bool = True, limits: Limits | None = None, **program: Any):
+    def __init__(
+        self,
+        run: Any,
+        *,
+        replay: bool = False,
+        auto: bool = True,
+        limits: Limits | None = None,
+        **program: Any,
+    ):
         self.run = run
         self.program = program
         self.replay = replay
@@ -68,7 +76,16 @@ class Driver:
 
     def load(self) -> Machine:
         claimed = Claimed(
-            ACTOR, "test", '["k"]', self.input, START, 1, 0, self.next_seq, self.inflight, [e for e in map(copy, self.rows)]
+            ACTOR,
+            "test",
+            '["k"]',
+            self.input,
+            START,
+            1,
+            0,
+            self.next_seq,
+            self.inflight,
+            list(map(copy, self.rows)),
         )
         program = Program(run=self.run, **self.program)
         self.machine = Machine(program, claimed, codec, self.limits)
@@ -105,7 +122,9 @@ class Driver:
                 continue
             return self
 
-    def finish(self, order: Any, value: Any = None, error: BaseException | None = None, **flags: Any) -> Driver:
+    def finish(
+        self, order: Any, value: Any = None, error: BaseException | None = None, **flags: Any
+    ) -> Driver:
         """Run the ordered function and report."""
         self.started.append(order.name)
         try:
@@ -132,9 +151,7 @@ class Driver:
         if wanted is None:
             return False
         names, limit = wanted
-        visible = [
-            m for m in self.queue if m.id not in self.holders and (names is None or m.queue in names)
-        ]
+        visible = [m for m in self.queue if m.id not in self.holders and (names is None or m.queue in names)]
         self.apply(self.machine.messages(visible[:limit], names, len(visible) <= limit, self.now, self.now))
         return True
 
@@ -187,8 +204,10 @@ class Driver:
             ordered = {(o.seq, o.attempt) for o in again.starts}
             assert ordered == running, f"replay orders {ordered}, the parked run {running}"
             assert not again.rows, f"a replay recorded {again.rows}"
-            self.pending = [next(o for o in again.starts if (o.seq, o.attempt) == k) for k in
-                            [(o.seq, o.attempt) for o in [*self.pending, *turn.starts]]]
+            self.pending = [
+                next(o for o in again.starts if (o.seq, o.attempt) == k)
+                for k in [(o.seq, o.attempt) for o in [*self.pending, *turn.starts]]
+            ]
             return
         self.pending += turn.starts
 
