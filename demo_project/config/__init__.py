@@ -1,0 +1,1 @@
+"""The demo's Django project: settings, URLs, ASGI."""

@@ -1,0 +1,1 @@
+"""A gallery of workflow shapes, each the smallest actor that shows it. ``actors.py`` lists them."""
