@@ -420,8 +420,10 @@ class NoWorker(RivetError):
 #: Classes that :func:`failure_from_record` gives back as they were; all others become :class:`WorkflowFailed`.
 _REBUILT: dict[str, type[RivetError]] = {
     cls.__name__: cls
-    for cls in (StepFailed, StepExhausted, StepTimeout, StateConflict, CriticalError, RollbackError)
-    + (JoinError, RaceError, QueueTimeout, ChildFailed, MessageNotCompleted)
+    for cls in (
+        *(StepFailed, StepExhausted, StepTimeout, StateConflict, CriticalError, RollbackError),
+        *(JoinError, RaceError, QueueTimeout, ChildFailed, MessageNotCompleted),
+    )
 }
 
 

@@ -34,7 +34,7 @@ class Branches(Call):
 
     __slots__ = ("functions", "left", "names", "outcomes", "scopes")
 
-    def __init__(self, scope: Scope, name: str, branches: Mapping[str, Branch]) -> None:
+    def __init__(self, scope: Scope, name: Any, branches: Mapping[Any, Branch]) -> None:
         for branch, function in branches.items():
             if not isinstance(branch, str) or not branch:
                 raise TypeError(f"a branch of {self.kind.label} {name!r} needs a name, not {branch!r}")
@@ -261,7 +261,7 @@ class TryCall(Branches):
     __slots__ = ("catch",)
     kind = Kind.TRY
 
-    def __init__(self, scope: Scope, name: str, body: Branch, catch: Collection[Any]) -> None:
+    def __init__(self, scope: Scope, name: Any, body: Branch, catch: Collection[Any]) -> None:
         self.catch = catch
         super().__init__(scope, name, {name if isinstance(name, str) and name else "block": body})
 

@@ -56,8 +56,8 @@ class Done:
     def __await__(self) -> Generator[Any, Any, Any]:
         if self.scope is not None and self.scope.busy is self:
             self.scope.busy = None
+        yield from ()
         return self.value
-        yield
 
 
 class Call:
@@ -467,9 +467,10 @@ class QueueCall(Call):
         machine.take_messages(self.taken, entry, completable=self.completable)
         entry.input = json.dumps({"names": self.names, "count": self.count, "deadline": self.deadline})
         # Bodies are encoded texts already: the whole is the encoding of a list of lists.
-        entry.output = "[%s]" % ",".join(
+        parts = (
             f"[{m.id},{json.dumps(m.queue)},{m.body},{m.sent_at},{int(self.completable)}]" for m in self.taken
         )
+        entry.output = f"[{','.join(parts)}]"
         machine.close(self, EntryStatus.COMPLETED)
         return self._result()
 

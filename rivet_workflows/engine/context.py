@@ -18,7 +18,7 @@ from ..records import EntryStatus, Kind
 from .branches import Branch, JoinCall, MapCall, RaceCall, TryCall
 from .calls import EPOCH, Done, QueueCall, SleepCall, StepCall, instant
 from .loops import UNSET, CallableLoop, NativeLoop
-from .options import StepOptions, micros
+from .options import StepOptions, micros, whole
 from .results import Message, RaceOutcome, TryResult
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Context:
         kwargs: Mapping[str, Any] | None,
         options: Mapping[str, Any],
         catch: tuple[Any, ...] | None,
-    ) -> Any:
+    ) -> Awaitable[Any]:
         dead = self._scope.gate()
         if dead is not None:
             return dead
@@ -107,7 +107,7 @@ class Context:
         """Wait until ``when``: an aware datetime, or epoch seconds. A time that has passed does not wait."""
         return self._sleep(name, moment(when, f"the time of sleep {name!r}"))
 
-    def _sleep(self, name: str, deadline: int) -> Any:
+    def _sleep(self, name: str, deadline: int) -> Awaitable[None]:
         return self._scope.gate() or SleepCall(self._scope, name, deadline)
 
     # -- queues and loops ----------------------------------------------------------------------------
@@ -146,7 +146,7 @@ class Context:
         self, name: str, branches: Mapping[str, Branch] | None = None, /, **more: Branch
     ) -> Awaitable[dict[str, Any]]:
         """Run async functions concurrently, each with a context of its own; their values by name, or JoinError."""
-        return self._scope.gate() or JoinCall(self._scope, name, {**(branches or {}), **more})  # type: ignore[return-value]
+        return self._scope.gate() or JoinCall(self._scope, name, {**(branches or {}), **more})
 
     def race(
         self, name: str, branches: Mapping[str, Branch] | None = None, /, **more: Branch
@@ -155,7 +155,7 @@ class Context:
         chosen = {**(branches or {}), **more}
         if not chosen:
             raise ValueError(f"race {name!r} needs at least one branch")
-        return self._scope.gate() or RaceCall(self._scope, name, chosen)  # type: ignore[return-value]
+        return self._scope.gate() or RaceCall(self._scope, name, chosen)
 
     def map(
         self, name: str, function: Branch, items: Iterable[T], *, concurrency: int | None = None
@@ -165,21 +165,16 @@ class Context:
         All items settle; failures are a JoinError keyed by index.
         """
         listed = list(items)
-        if concurrency is not None and (
-            isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1
-        ):
-            raise ValueError(
-                f"concurrency of map {name!r} must be a whole number of at least 1, not {concurrency!r}"
-            )
-        return self._scope.gate() or MapCall(
-            self._scope, name, function, listed, concurrency or max(1, len(listed))
-        )  # type: ignore[return-value]
+        at_once = (
+            max(1, len(listed)) if concurrency is None else whole(concurrency, f"concurrency of map {name!r}")
+        )
+        return self._scope.gate() or MapCall(self._scope, name, function, listed, at_once)
 
     def try_block(
         self, name: str, body: Branch, *, catch: Collection[Any] = TRY_BLOCK_KINDS
     ) -> Awaitable[TryResult[Any]]:
         """Run ``body(block)``; terminal failures of steps, joins and races inside it become data."""
-        return self._scope.gate() or TryCall(self._scope, name, body, tuple(catch))  # type: ignore[return-value]
+        return self._scope.gate() or TryCall(self._scope, name, body, tuple(catch))
 
     # -- calls that never wait -----------------------------------------------------------------------
 
@@ -223,10 +218,7 @@ class Context:
 
     def get_version(self, name: str, latest: int) -> Awaitable[int]:
         """The version this run is pinned to here: ``latest`` for one that is new here, else 1 (R-VER)."""
-        if isinstance(latest, bool) or not isinstance(latest, int) or latest < 1:
-            raise ValueError(
-                f"get_version({name!r}): latest must be a whole number of at least 1, not {latest!r}"
-            )
+        whole(latest, f"get_version({name!r}): latest")
         scope, machine = self._scope, self._scope.machine
         entry, _, new = scope.enter(Kind.VERSION_CHECK, name)
         if new:
@@ -355,15 +347,12 @@ class QueueFace:
         completable: bool = False,
     ) -> Awaitable[list[Message[Any]]]:
         """Up to ``count`` messages of those there now, waiting for the first; ``[]`` after ``timeout`` seconds."""
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise ValueError(
-                f"count of queue wait {name!r} must be a whole number of at least 1, not {count!r}"
-            )
+        whole(count, f"count of queue wait {name!r}")
         return self._wait(name, names, count, timeout, completable, single=False)
 
     def _wait(
         self, name: str, names: Any, count: int, timeout: Any, completable: bool, *, single: bool
-    ) -> Any:
+    ) -> Awaitable[Any]:
         dead = self._scope.gate()
         if dead is not None:
             return dead
@@ -379,7 +368,7 @@ class QueueFace:
         scope, machine = self._scope, self._scope.machine
         dead = scope.gate()
         if dead is not None:
-            return dead  # type: ignore[return-value]
+            return dead
         name = machine.program.queue_name(queue)
         text = machine.codec.dumps(machine.program.check_body(name, body), what=f"message to queue {name!r}")
         entry, _, new = scope.enter(Kind.SEND, name)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ..exceptions import HistoryDiverged, NotReplaySafe, RivetError
 from ..records import EntryStatus, Kind, Prune, child_scope
 from .calls import Call, Done, Result
+from .options import whole
 from .results import Loop
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ class LoopCall(Call):
     kind = Kind.LOOP
 
     def __init__(self, scope: Scope, name: str, state: Any, interval: int | None, size: int | None) -> None:
-        self.interval = _positive(interval, "history_prune_interval", 20)
-        self.size = _positive(size, "history_size", self.interval)
+        self.interval = 20 if interval is None else whole(interval, "history_prune_interval")
+        self.size = self.interval if size is None else whole(size, "history_size")
         self.start = None if state is UNSET else state
         self.current: Scope | None = None
         self.idle = 0
@@ -74,7 +75,8 @@ class LoopCall(Call):
     def turn(self, state: Any) -> None:
         """The current iteration is over; the next starts with ``state``."""
         machine, rec = self.scope.machine, self.rec
-        assert rec is not None and self.current is not None
+        assert rec is not None
+        assert self.current is not None
         text = machine.codec.dumps(state, what=f"state of {self.what}")
         self.current.end(well=True)
         self._check_idle(self.current)
@@ -117,14 +119,6 @@ class LoopCall(Call):
         assert rec is not None
         self.entry.input = json.dumps({"iteration": rec["i"], "state": rec["v"]})
         self.prune(rec["i"] + 1)
-
-
-def _positive(value: int | None, what: str, default: int) -> int:
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{what} must be a whole number of at least 1, not {value!r}")
-    return value
 
 
 class NativeLoop(LoopCall):

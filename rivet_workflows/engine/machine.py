@@ -15,7 +15,8 @@ import heapq
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, NoReturn
 
 from ..exceptions import (
     ErrorInfo,
@@ -348,10 +349,8 @@ class Machine:
         if self.stopped or task.stopped:
             return
         task.stopped = True
-        try:
+        with suppress(Stopped):
             task.done(ok, value)
-        except Stopped:
-            pass
 
     def _blocked(self, task: Task, yielded: Any) -> None:
         if self.stopped or isinstance(yielded, Dead):
@@ -510,7 +509,8 @@ class Machine:
             raise Stopped
         if not message.__dict__.get("_completable"):
             raise RivetError(
-                f"message {message.id} of queue {message.name!r} was not received with completable=True and cannot be completed"
+                f"message {message.id} of queue {message.name!r} was not received with completable=True "
+                "and cannot be completed"
             )
         text = self.codec.dumps(response, what=f"response to message {message.id}")
         if self.held.pop(message.id, None) is not None:
@@ -545,7 +545,7 @@ class Machine:
 
     # -- ends ------------------------------------------------------------------------------------------
 
-    def report(self, error: RivetError) -> None:
+    def report(self, error: RivetError) -> NoReturn:
         """Refuse what the code does. Never raised into ``run`` as itself (D-09): the run is closed, then told."""
         if self._reported is None:
             self._reported = error

@@ -35,6 +35,13 @@ def seconds(value: Any, what: str) -> float:
     return float(value)
 
 
+def whole(value: Any, what: str, *, at_least: int = 1) -> int:
+    """``value`` if it is an ``int`` (no bool) of at least ``at_least``; else ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
+        raise ValueError(f"{what} must be a whole number of at least {at_least}, not {value!r}")
+    return value
+
+
 def micros(value: Any, what: str) -> int:
     """:func:`seconds` in whole microseconds; a duration shorter than one but not 0 is one."""
     if isinstance(value, timedelta):

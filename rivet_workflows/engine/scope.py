@@ -15,7 +15,7 @@ from ..exceptions import EntryInProgress, HistoryDiverged, RivetError
 from ..records import Entry, Kind, child_scope
 
 if TYPE_CHECKING:
-    from .calls import Call
+    from .calls import Call, Done
     from .loops import NativeLoop
     from .machine import Machine, Task
 
@@ -75,15 +75,15 @@ class Scope:
         #: For people: ``~2``, the name of a branch.
         self.label = label
         #: The entry that opened this scope is finished in the history: nothing new may be made in it (D-07).
-        self.sealed = sealed or (parent is not None and parent.sealed)
+        self.sealed: bool = sealed or (parent is not None and parent.sealed)
         self.counts: dict[str, int] = {}
         self.recorded: dict[tuple[str, int], tuple[Entry, dict[str, Any] | None]] = machine.recorded.pop(
             path, {}
         )
         self.removed: set[str] = set()
-        self.busy: Call | None = None
+        self.busy: Call | Done | None = None
         self.loop: NativeLoop | None = None
-        self.checkpoint = parent.checkpoint if parent else False
+        self.checkpoint: bool = parent.checkpoint if parent else False
         self.closed = False
         #: Entries of this scope, for its limit.
         self.made = len(self.recorded)
@@ -113,7 +113,7 @@ class Scope:
     def rng(self) -> random.Random:
         """Seeded by the actor and the place, so a replay draws the same numbers."""
         if self._rng is None:
-            self._rng = random.Random(f"{self.machine.actor_id}:{self.path}")
+            self._rng = random.Random(f"{self.machine.actor_id}:{self.path}")  # noqa: S311  # must be predictable
         return self._rng
 
     def unmet(self) -> list[Entry]:
@@ -159,7 +159,7 @@ class Scope:
                 )
             )
 
-    def enter(self, kind: Kind, name: str) -> tuple[Entry, dict[str, Any] | None, bool]:
+    def enter(self, kind: Kind, name: Any) -> tuple[Entry, dict[str, Any] | None, bool]:
         """Register the call ``kind(name)``: its entry, its open record if it is open, and whether it is new."""
         what = f"{kind.label} {name!r}" if isinstance(name, str) else kind.label
         self.check_usable(what)
@@ -220,7 +220,10 @@ class Scope:
     def _new_text(self, kind: Kind, name: str, occurrence: int, unmet: list[Entry]) -> str:
         call = f"the code calls {kind.label} {self.at(name, occurrence)!r}, which is not in the history"
         if not unmet:
-            return f"{call}, inside something that the history holds as finished: gate it with ctx.get_version, or restore"
+            return (
+                f"{call}, inside something that the history holds as finished: "
+                "gate it with ctx.get_version, or restore the code"
+            )
         old = unmet[0]
         more = f" and {len(unmet) - 1} more" if len(unmet) > 1 else ""
         return (
@@ -240,15 +243,16 @@ class Scope:
             if self.busy is not None:
                 machine.report(
                     EntryInProgress(
-                        f"{self.where or 'run'} ended while {self.busy.what} is unfinished: is an await missing before it?"
+                        f"{self.where or 'run'} ended while {self.busy.what} is unfinished: "
+                        "is an await missing before it?"
                     )
                 )
             for entry, _ in self.recorded.values():
                 if not machine.is_removed(entry):
                     machine.report(
                         HistoryDiverged(
-                            f"{self.at(entry.name, entry.occurrence)} ({entry.kind.label}, entry {entry.seq}) exists in "
-                            f"the history and was not met. Code may have changed: say "
+                            f"{self.at(entry.name, entry.occurrence)} ({entry.kind.label}, entry {entry.seq}) "
+                            f"exists in the history and was not met. Code may have changed: say "
                             f'ctx.removed("{entry.name}", "{entry.kind.label}"), or restore it'
                         )
                     )
