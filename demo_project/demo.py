@@ -39,7 +39,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--port", type=int, default=8000, help="of the shop; another one if it is taken")
     parser.add_argument("--seed", type=int, default=1, help="which calls the payment service gets wrong")
     options = parser.parse_args(argv)
-    signal.signal(signal.SIGTERM, _leave)
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, _leave)
     started = time.monotonic()
     try:
         with fresh_folder(options.check) as var:
@@ -173,7 +174,7 @@ def fresh_folder(throw_away: bool) -> Iterator[Path]:
 
 
 def _leave(signum: int, frame: FrameType | None) -> None:
-    """SIGTERM ends the demo as Ctrl-C does: with its children."""
+    """A closed terminal or a SIGTERM end the demo as Ctrl-C does: with its children."""
     raise KeyboardInterrupt
 
 

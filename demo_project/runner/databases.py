@@ -36,8 +36,13 @@ def fresh(url: str, var: Path) -> Iterator[tuple[str, str]]:
 
 def _connect(url: str) -> Any:
     """Django's own connection, so that the demo needs no driver of its own."""
+    import django
+    from django.conf import settings
     from django.db.utils import ConnectionHandler
 
+    if not settings.configured:
+        settings.configure(USE_TZ=True)
+        django.setup()
     return ConnectionHandler({"default": database.from_url(url, Path())})["default"]
 
 
