@@ -17,4 +17,6 @@ class RivetWorkflowsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
+        from rivet_workflows import checks  # noqa: F401  (importing registers them)
+
         autodiscover_modules("actors")
