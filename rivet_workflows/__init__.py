@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rivet_workflows.actors import Actor, Event, Queue, action, step
+    from rivet_workflows.codec import stable_name
+    from rivet_workflows.engine import Loop
     from rivet_workflows.exceptions import (
         ActionNotFound,
         ActorBusy,
@@ -58,6 +60,7 @@ __all__ = [
     "Event",
     "HistoryDiverged",
     "JoinError",
+    "Loop",
     "MessageNotCompleted",
     "NoWorker",
     "NotReplaySafe",
@@ -82,12 +85,15 @@ __all__ = [
     "WorkflowCancelled",
     "WorkflowFailed",
     "action",
+    "stable_name",
     "step",
 ]
 
 #: Module to the names that it exports here. A submodule that is itself the export names itself.
 _MODULES: dict[str, tuple[str, ...]] = {
     "actors": ("Actor", "Event", "Queue", "action", "step"),
+    "codec": ("stable_name",),
+    "engine": ("Loop",),
     "exceptions": (
         "ActionNotFound",
         "ActorBusy",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import difflib
-import hashlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from rivet_workflows.engine.options import StepOptions
+from rivet_workflows.engine.source import code_hash
 from rivet_workflows.exceptions import ActorNotFound, QueueNotFound
 from rivet_workflows.markers import Event, Queue
 from rivet_workflows.validation import validate
@@ -106,7 +106,8 @@ class ActorType:
 
         Taken at first use: ``run`` may name functions that its module defines after the class.
         """
-        return _code_hash(self.run, self.cls) if self.run is not None else ""
+        owner: Any = self.cls
+        return code_hash(self.run, owner) if self.run is not None else ""
 
     @cached_property
     def step_options(self) -> StepOptions:
@@ -246,14 +247,6 @@ class Registry:
 
 
 registry = Registry()
-
-
-def _code_hash(run: Any, owner: Any) -> str:
-    try:
-        from rivet_workflows.engine.source import code_hash  # type: ignore[import-not-found, unused-ignore]
-    except ImportError:  # until that module is there: the function's own code, without what it calls
-        return hashlib.sha256(run.__code__.co_code + repr(run.__code__.co_consts).encode()).hexdigest()[:16]
-    return str(code_hash(run, owner))
 
 
 def _name_of(cls: Any) -> str:
