@@ -232,6 +232,12 @@ class CommitItem:
     block: tuple[Blocked, str] | None = None
     destroy: bool = False
 
+    def is_empty(self) -> bool:
+        """Nothing but the position would be written."""
+        lists = (self.rows, self.rolled_back, self.prunes, self.takes, self.holds, self.unholds, self.completes)
+        more = (self.unanswered, self.sends, self.events, self.state, self.finish, self.block, self.destroy)
+        return not any(lists) and not any(more)
+
     def size(self) -> int:
         """Rough bytes, to bound a group."""
         return (

@@ -228,6 +228,11 @@ class Machine:
             extra["rb"] = self.rollback.to_record()
         return dump_open(list(self.open.values()), **extra)
 
+    def keep_stored(self, inflight: str | None = None) -> None:
+        """Whatever has happened here, the position to store is the one that was loaded."""
+        self._restore = self.claimed.inflight if inflight is None else inflight
+        self.next_seq = self.claimed.next_seq
+
     @property
     def at_rest(self) -> bool:
         """No step of it is running: it waits for messages or time only."""
@@ -575,7 +580,7 @@ class Machine:
         if isinstance(error, HistoryDiverged):
             if starting and not self.turn.rows:
                 # Nothing has happened: the position stays to the letter what it was.
-                self._restore, self.next_seq = self.claimed.inflight, self.claimed.next_seq
+                self.keep_stored()
                 self.turn = Turn(notes=self.turn.notes)
             self._set_aside(Blocked.DIVERGED, error)
         elif self.turn.set_aside is None:

@@ -126,6 +126,9 @@ class Orders:
     reloads: list[tuple[UUID, int]] = field(default_factory=list)
     #: Actors whose state must be merged again; answer with ``core.remerged``.
     remerges: list[tuple[UUID, StateChange]] = field(default_factory=list)
+    #: Failed runs whose completed steps must be compensated: ``(actor id, [(checkpoint seq, scope)])``; answer with
+    #: ``core.rolled_back`` and the rows of ``store.rollback_rows``.
+    rollbacks: list[tuple[UUID, list[tuple[int, str]]]] = field(default_factory=list)
     #: Failures that are now durable.
     errors: list[ErrorEvent] = field(default_factory=list)
     #: What became durable and somebody may wait for: doorbells to ring.

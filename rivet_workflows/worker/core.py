@@ -1,0 +1,584 @@
+"""The scheduler of a worker, sans-IO: happenings in, :class:`Orders` out.
+
+Holds the actors that this worker has claimed, drives their machines, groups what they want committed, and says what
+to run, look up, release and claim. It does no I/O, knows no thread, no clock and no connection: the shell, the
+testing kit and the simulation all drive this one. Not thread safe; one thread owns it.
+
+A worker restarts nothing in place: an actor whose commit was refused is dropped, or made again from what is stored.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import UUID
+
+from rivet_workflows.engine import Limits, Machine, Turn
+from rivet_workflows.engine.program import Codec, Program
+from rivet_workflows.exceptions import ErrorInfo, RivetError
+from rivet_workflows.records import (
+    Blocked,
+    Claimed,
+    Commit,
+    CommitItem,
+    CommitResult,
+    Entry,
+    Look,
+    Looked,
+    Release,
+    StateWrite,
+)
+from rivet_workflows.worker.holding import Holding, Pending
+from rivet_workflows.worker.orders import ErrorEvent, Orders, StepReport, StepToken
+
+logger = logging.getLogger("rivet_workflows.worker")
+
+Programs = Callable[[Claimed], Program]
+
+_BUSY_FIRST, _BUSY_MOST = 2_000, 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class CoreLimits:
+    """Bounds of one worker. Times are microseconds, sizes bytes."""
+
+    engine: Limits = field(default_factory=Limits)
+    #: Actors in one commit group; 200 was measured as right, larger brings nothing.
+    group_size: int = 200
+    group_bytes: int = 1_048_576
+    #: Waiting actors kept in memory; those longest at rest are let go first.
+    max_parked: int = 1_000
+    #: An actor at rest for this long is let go.
+    evict_after: int = 60_000_000
+    #: Actors with something to do that are held at one time.
+    max_active: int = 500
+
+
+class Core:
+    """See the module. Every method that is told something takes ``now``, the database's time."""
+
+    def __init__(
+        self, worker_id: int, programs: Programs, codec: Codec, limits: CoreLimits | None = None
+    ) -> None:
+        self.worker_id = worker_id
+        self.programs = programs
+        self.codec = codec
+        self.limits = limits or CoreLimits()
+        self.now = 0
+        self._held: dict[UUID, Holding] = {}
+        self._number = 0
+        #: Actors with a commit to make, in the order in which they asked.
+        self._to_commit: dict[UUID, None] = {}
+        self._in_flight: dict[UUID, Holding] = {}
+        self._due: list[tuple[int, UUID]] = []
+        #: Actors at rest and since when, longest first.
+        self._resting: OrderedDict[UUID, int] = OrderedDict()
+        self._orders = Orders()
+        self.stopping = False
+
+    # -- what the shell asks ---------------------------------------------------------------------------
+
+    @property
+    def held(self) -> int:
+        return len(self._held)
+
+    @property
+    def running(self) -> int:
+        """Attempts that run now."""
+        return sum(len(holding.active) for holding in self._held.values())
+
+    @property
+    def room(self) -> int:
+        """How many more actors may be claimed."""
+        return 0 if self.stopping else max(0, self.limits.max_active - (len(self._held) - len(self._resting)))
+
+    @property
+    def idle(self) -> bool:
+        """Nothing runs and nothing waits to be committed; at most there are actors at rest."""
+        return not self._to_commit and not self._in_flight and len(self._held) == len(self._resting)
+
+    @property
+    def next_due(self) -> int | None:
+        """When :meth:`tick` must be called at the latest."""
+        while self._due and not self._is_current(*self._due[0]):
+            heapq.heappop(self._due)
+        times = [self._due[0][0]] if self._due else []
+        if self._resting:
+            times.append(next(iter(self._resting.values())) + self.limits.evict_after)
+        times += [self._held[a].busy_until for a in self._to_commit if self._held[a].busy_until > self.now]
+        return min(times, default=None)
+
+    def holds(self, actor_id: UUID) -> bool:
+        return actor_id in self._held
+
+    # -- actors come -----------------------------------------------------------------------------------
+
+    def loaded(self, claimed: Iterable[Claimed], now: int) -> None:
+        """Actors that were claimed, taken over, or loaded again as :attr:`Orders.reloads` asked."""
+        self._at(now)
+        for one in claimed:
+            before = self._held.get(one.actor_id)
+            if before is not None and before.claimed.epoch == one.epoch and before.reloading:
+                self._again(before, one)
+            else:
+                if before is not None:
+                    self._drop(before)
+                self._take(one)
+
+    def missing(self, actor_ids: Iterable[UUID], now: int) -> None:
+        """Actors that a reload did not find any more: they belong to somebody else."""
+        self._at(now)
+        for actor_id in actor_ids:
+            if actor_id in self._held:
+                self._drop(self._held[actor_id])
+
+    def _take(self, claimed: Claimed) -> None:
+        self._number += 1
+        holding = self._make(claimed, self._number)
+        if holding is not None:
+            self._held[claimed.actor_id] = holding
+            self._begin(holding)
+
+    def _make(self, claimed: Claimed, number: int) -> Holding | None:
+        try:
+            if claimed.unreadable:
+                raise ValueError(claimed.unreadable)
+            program = self.programs(claimed)
+            machine = Machine(program, claimed, self.codec, self.limits.engine)
+        except Exception as exc:
+            self._unreadable(claimed, number, exc)
+            return None
+        return Holding(claimed, machine, program.code, number)
+
+    def _unreadable(self, claimed: Claimed, number: int, exc: BaseException) -> None:
+        """Its rows cannot be understood: set aside alone, the others go on."""
+        holding = Holding.__new__(Holding)
+        idle = Claimed(
+            claimed.actor_id, claimed.name, '["?"]', None, claimed.created_at, claimed.epoch, 0, 1, ""
+        )
+        Holding.__init__(
+            holding, claimed, Machine(_nothing(), idle, self.codec, self.limits.engine), "", number
+        )
+        item = holding.next_item().item
+        item.next_seq, item.block = claimed.next_seq, (Blocked.UNREADABLE, "")
+        error = ErrorInfo.from_exception(exc)
+        self._orders.errors.append(ErrorEvent(claimed.actor_id, claimed.name, claimed.key, "workflow", error))
+        logger.error("%s %s is set aside, its rows cannot be read: %s", claimed.name, claimed.key, error)
+        self._held[claimed.actor_id] = holding
+        self._must_commit(holding)
+
+    def _begin(self, holding: Holding) -> None:
+        self._feed(holding, lambda machine: machine.start(self.now))
+
+    def _again(self, holding: Holding, claimed: Claimed) -> None:
+        """The machine of an actor whose commit was refused, made again from what is stored."""
+        holding.machine.dispose()
+        fresh = self._make(claimed, holding.number)
+        if fresh is None:
+            return
+        fresh.active = holding.active
+        fresh.refusals = holding.refusals
+        reports = [*holding.after_reload, *holding.deferred]
+        self._held[claimed.actor_id] = fresh
+        self._to_commit.pop(claimed.actor_id, None)
+        done = {(token.seq, token.attempt) for token, _ in reports}
+        self._feed(fresh, lambda machine: machine.start(self.now), known=done | fresh.active.keys())
+        for token, report in reports:
+            if self._held.get(claimed.actor_id) is fresh:
+                fresh.active[token.seq, token.attempt] = token
+                self.step_done(token, report, self.now)
+
+    # -- happenings ------------------------------------------------------------------------------------
+
+    def step_done(self, token: StepToken, report: StepReport, now: int) -> None:
+        """An attempt ended."""
+        self._at(now)
+        holding = self._held.get(token.actor_id)
+        if holding is None or holding.number != token.holding or holding.claimed.epoch != token.epoch:
+            return
+        if holding.active.get((token.seq, token.attempt)) != token:
+            return
+        if holding.reloading:
+            holding.after_reload.append((token, report))
+            return
+        if report.abandoned:
+            self._hand_back(holding, token)
+            return
+        change = report.effects.state if report.effects else None
+        if change is not None and self._change_in_way(holding):
+            holding.deferred.append((token, report))
+            return
+        if change is not None and change.prepared is None:
+            holding.change_waits = (token, report)
+            self._orders.remerges.append((token.actor_id, change))
+            return
+        self._tell(holding, token, report)
+
+    def _change_in_way(self, holding: Holding) -> bool:
+        if holding.change_waits is not None or holding.deferred:
+            return True
+        return any(p is not None and p.change is not None for p in (holding.pending, holding.sent))
+
+    def _tell(self, holding: Holding, token: StepToken, report: StepReport) -> None:
+        holding.active.pop((token.seq, token.attempt), None)
+        effects = report.effects
+        if effects is not None and effects.completes:
+            holding.machine.completed_in_step([message for message, _ in effects.completes])
+
+        def feed(machine: Machine) -> Turn:
+            return machine.step_done(token.seq, token.attempt, report, self.now)
+
+        pending = holding.next_item()
+        pending.reports.append((token, report))
+        if effects is not None:
+            pending.add_effects(effects)
+            if effects.events or effects.sends or effects.completes or effects.destroy or effects.state:
+                pending.must = True
+        self._feed(holding, feed)
+        if holding.pending is pending and not pending.must and pending.item.is_empty():
+            holding.pending = None  # a late report that changed nothing
+            self._settle(holding)
+
+    def remerged(self, actor_id: UUID, write: StateWrite | None, now: int) -> None:
+        """The answer to :attr:`Orders.remerges`; None: both sides changed the same field."""
+        self._at(now)
+        holding = self._held.get(actor_id)
+        if holding is None or holding.reloading:
+            return
+        if holding.change_waits is not None:
+            token, report = holding.change_waits
+            holding.change_waits = None
+            if write is None:
+                report = _conflict(report)
+            else:
+                assert report.effects is not None
+                assert report.effects.state is not None
+                report.effects.state.prepared = write
+            self._tell(holding, token, report)
+            self._next_deferred(holding)
+        elif holding.pending is not None and holding.pending.change is not None:
+            if write is None:
+                self._reload(holding, conflict=True)
+                return
+            holding.pending.item.state = write
+            holding.pending.change.prepared = write
+            self._must_commit(holding)
+
+    def looked(self, answers: Iterable[Looked], now: int) -> None:
+        """Messages, as :attr:`Orders.looks` asked."""
+        self._at(now)
+        for answer in answers:
+            holding = self._held.get(answer.actor_id)
+            if holding is None or not holding.looking:
+                continue
+            holding.looking = False
+            self._feed(
+                holding,
+                lambda m, a=answer: m.messages(a.messages, a.names, a.complete, a.at, self.now),  # type: ignore[misc]
+            )
+
+    def rolled_back(self, actor_id: UUID, entries: Sequence[Entry], now: int) -> None:
+        """The rows to compensate, as :attr:`Orders.rollbacks` asked."""
+        self._at(now)
+        holding = self._held.get(actor_id)
+        if holding is not None:
+            self._feed(holding, lambda machine: machine.rollback_rows(entries, self.now))
+
+    def rung(self, actor_ids: Iterable[UUID] | None, now: int) -> None:
+        """There may be new messages for these actors; None: for any, every wait must look again."""
+        self._at(now)
+        for actor_id in list(self._held) if actor_ids is None else actor_ids:
+            holding = self._held.get(actor_id)
+            if holding is not None and not holding.reloading:
+                self._feed(holding, lambda machine: machine.bell(self.now))
+
+    def tick(self, now: int) -> None:
+        """Time has passed."""
+        self._at(now)
+        while self._due and self._due[0][0] <= self.now:
+            due, actor_id = heapq.heappop(self._due)
+            holding = self._held.get(actor_id)
+            if holding is None or holding.due != due or holding.reloading:
+                continue
+            holding.due = None
+            self._feed(holding, lambda machine: machine.time(self.now))
+        self._evict()
+
+    def stop(self, now: int) -> None:
+        """Start nothing more; what is at rest, and what comes to rest, is handed back."""
+        self._at(now)
+        self.stopping = True
+        for holding in list(self._held.values()):
+            self._settle(holding)
+
+    # -- commits ---------------------------------------------------------------------------------------
+
+    def committed(self, results: Iterable[CommitResult], now: int) -> None:
+        """What became of the group that was ordered."""
+        self._at(now)
+        for result in results:
+            holding = self._in_flight.pop(result.actor_id, None)
+            if holding is None or self._held.get(result.actor_id) is not holding or holding.sent is None:
+                continue
+            sent, holding.sent = holding.sent, None
+            match result.outcome:
+                case Commit.OK:
+                    self._acknowledged(holding, sent)
+                case Commit.BUSY:
+                    holding.busy_wait = min(_BUSY_MOST, holding.busy_wait * 2 or _BUSY_FIRST)
+                    holding.busy_until = self.now + holding.busy_wait
+                    self._put_back(holding, sent)
+                    self._must_commit(holding)
+                case Commit.CONFLICT:
+                    self._put_back(holding, sent)
+                    if sent.change is None:
+                        self._refused(holding, result.error or "the state has another version")
+                    else:
+                        self._orders.remerges.append((result.actor_id, sent.change))
+                case Commit.STALE:
+                    logger.info(
+                        "%s %s belongs to somebody else now", holding.claimed.name, holding.claimed.key
+                    )
+                    self._drop(holding)
+                case Commit.REFUSED:
+                    self._put_back(holding, sent)
+                    self._refused(holding, result.error)
+
+    def _put_back(self, holding: Holding, sent: Pending) -> None:
+        if holding.pending is not None:
+            sent.follow(holding.pending)
+        holding.pending = sent
+
+    def _acknowledged(self, holding: Holding, sent: Pending) -> None:
+        item = sent.item
+        holding.commit_no += 1
+        holding.busy_wait = holding.refusals = 0
+        holding.machine.committed([*item.takes, *(message for message, _ in item.holds)])
+        self._orders.rings.append(item)
+        self._orders.errors += [holding.event(failure) for failure in sent.failures]
+        if item.finish is not None or item.block is not None or item.destroy:
+            self._drop(holding)
+            return
+        for order in sent.starts:
+            if order.seq in holding.machine.running and not self.stopping:
+                self._orders.starts.append(holding.start(order))
+        if any(send.actor_id == item.actor_id for send in item.sends):
+            self._feed(holding, lambda machine: machine.bell(self.now))
+        self._next_deferred(holding)
+        self._settle(holding)
+
+    def _next_deferred(self, holding: Holding) -> None:
+        while holding.deferred and not (
+            holding.change_waits is not None
+            or any(p is not None and p.change is not None for p in (holding.pending, holding.sent))
+        ):
+            token, report = holding.deferred.popleft()
+            assert report.effects is not None
+            assert report.effects.state is not None
+            # What was prepared before the other change was committed does not hold any more.
+            holding.change_waits = (token, report)
+            self._orders.remerges.append((token.actor_id, report.effects.state))
+
+    def _refused(self, holding: Holding, error: str) -> None:
+        """The database does not take it. Once more from what is stored; then the actor is set aside, alone."""
+        holding.refusals += 1
+        if holding.refusals <= 2:
+            logger.warning(
+                "a commit of %s %s was refused, trying again from what is stored: %s",
+                holding.claimed.name,
+                holding.claimed.key,
+                error,
+            )
+            self._reload(holding)
+            return
+        info = ErrorInfo.from_exception(
+            RivetError(f"the database refuses what the actor wants to store: {error}"), with_traceback=False
+        )
+        holding.pending = None
+        holding.next_item().item.block = (Blocked.UNREADABLE, holding.code)
+        holding.machine.keep_stored()
+        self._orders.errors.append(
+            ErrorEvent(holding.claimed.actor_id, holding.claimed.name, holding.claimed.key, "workflow", info)
+        )
+        logger.error("%s %s is set aside: %s", holding.claimed.name, holding.claimed.key, info.message)
+        self._must_commit(holding)
+
+    def _reload(self, holding: Holding, *, conflict: bool = False) -> None:
+        """Throw away what ran ahead and begin again from what is stored, with the reports that were refused."""
+        reports = holding.pending.reports if holding.pending is not None else []
+        if holding.change_waits is not None:
+            holding.after_reload.append(holding.change_waits)
+            holding.change_waits = None
+        for token, report in reports:
+            has_change = report.effects is not None and report.effects.state is not None
+            holding.after_reload.append((token, _conflict(report) if conflict and has_change else report))
+        holding.pending = None
+        holding.reloading = True
+        holding.looking = False
+        self._to_commit.pop(holding.claimed.actor_id, None)
+        self._resting.pop(holding.claimed.actor_id, None)
+        self._orders.reloads.append((holding.claimed.actor_id, holding.claimed.epoch))
+
+    # -- what all happenings share ---------------------------------------------------------------------
+
+    def _at(self, now: int) -> None:
+        self.now = max(self.now, now)
+
+    def _is_current(self, due: int, actor_id: UUID) -> bool:
+        holding = self._held.get(actor_id)
+        return holding is not None and holding.due == due
+
+    def _feed(
+        self, holding: Holding, happening: Callable[[Machine], Turn], known: Iterable[tuple[int, int]] = ()
+    ) -> None:
+        """Tell the machine, and note what it orders. ``known``: attempts that run already."""
+        machine = holding.machine
+        try:
+            turn = happening(machine)
+        except Exception as exc:
+            logger.exception("the engine failed on %s %s", holding.claimed.name, holding.claimed.key)
+            turn = Turn()
+            self._broken(holding, exc)
+            return
+        for note in turn.notes:
+            logger.info("%s %s: %s", holding.claimed.name, holding.claimed.key, note)
+        skip = set(known)
+        if skip:
+            turn.starts = [order for order in turn.starts if (order.seq, order.attempt) not in skip]
+        for seq in turn.cancels:
+            for key in [key for key in holding.active if key[0] == seq]:
+                self._orders.cancels.append(holding.active.pop(key))
+        if turn.dirty or turn.must_commit or turn.takes:
+            pending = holding.next_item()
+            pending.add(turn, holding)
+        if not self.stopping:
+            self._orders.starts += [holding.start(order) for order in turn.starts if not order.durable]
+        if turn.rollback_scan is not None:
+            self._orders.rollbacks.append((holding.claimed.actor_id, turn.rollback_scan))
+        self._settle(holding)
+
+    def _broken(self, holding: Holding, exc: Exception) -> None:
+        """A fault of the engine, or a record it cannot make sense of: the actor is set aside alone."""
+        self._drop(holding, cancel=True)
+        self._unreadable(holding.claimed, holding.number, exc)
+
+    def _settle(self, holding: Holding) -> None:
+        """After anything happened to an actor: what next?"""
+        actor_id, machine = holding.claimed.actor_id, holding.machine
+        if self._held.get(actor_id) is not holding or holding.reloading:
+            return
+        if not machine.over and not holding.looking and not self.stopping:
+            wanted = machine.wants_look()
+            if wanted is not None:
+                holding.looking = True
+                self._orders.looks.append(Look(actor_id, *wanted))
+        due = machine.next_due
+        if due is not None and holding.due != due:
+            holding.due = due
+            heapq.heappush(self._due, (due, actor_id))
+        if holding.pending is not None and (holding.pending.must or (self.stopping and holding.sent is None)):
+            self._must_commit(holding)
+        elif self.stopping and not holding.active and holding.pending is None and holding.sent is None:
+            self._release(holding)
+            return
+        if holding.at_rest:
+            if actor_id not in self._resting:
+                self._resting[actor_id] = self.now
+            self._evict()
+        else:
+            self._resting.pop(actor_id, None)
+
+    def _must_commit(self, holding: Holding) -> None:
+        holding.next_item().must = True
+        self._resting.pop(holding.claimed.actor_id, None)
+        self._to_commit.setdefault(holding.claimed.actor_id)
+
+    # -- actors go -------------------------------------------------------------------------------------
+
+    def _evict(self) -> None:
+        """Let go of actors that have been at rest for long, or are too many."""
+        while self._resting:
+            actor_id, since = next(iter(self._resting.items()))
+            if len(self._resting) <= self.limits.max_parked and since + self.limits.evict_after > self.now:
+                return
+            self._release(self._held[actor_id])
+
+    def _release(self, holding: Holding) -> None:
+        machine = holding.machine
+        due: int | None = machine.next_due
+        inflight = None
+        if machine.running or machine.rollback is not None or not holding.at_rest:
+            # Not at rest: somebody must take it up at once. Starts that were recorded and not run do not count.
+            for seq in machine.running:
+                rec = machine.open.get(seq)
+                if rec is not None and "z" in rec:
+                    rec["z"] = max(0, rec["z"] - 1)
+            due, inflight = self.now, machine.inflight()
+        self._orders.releases.append(Release(holding.claimed.actor_id, holding.claimed.epoch, due, inflight))
+        self._drop(holding, cancel=False)
+
+    def _hand_back(self, holding: Holding, token: StepToken) -> None:
+        holding.active.pop((token.seq, token.attempt), None)
+        self._settle(holding)
+
+    def _drop(self, holding: Holding, *, cancel: bool = True) -> None:
+        actor_id = holding.claimed.actor_id
+        if self._held.get(actor_id) is holding:
+            del self._held[actor_id]
+        self._to_commit.pop(actor_id, None)
+        self._in_flight.pop(actor_id, None)
+        self._resting.pop(actor_id, None)
+        if cancel:
+            self._orders.cancels += holding.active.values()
+        holding.machine.dispose()
+
+    # -- orders ----------------------------------------------------------------------------------------
+
+    def orders(self) -> Orders:
+        """Everything to do now; at most one commit group, none while one is on its way."""
+        orders, self._orders = self._orders, Orders()
+        if not self._in_flight:
+            orders.commits = self._group()
+        return orders
+
+    def _group(self) -> list[CommitItem]:
+        group: list[CommitItem] = []
+        size = 0
+        for actor_id in list(self._to_commit):
+            holding = self._held[actor_id]
+            if holding.busy_until > self.now or holding.sent is not None:
+                continue
+            if holding.pending is None:
+                del self._to_commit[actor_id]
+                continue
+            item = holding.send_off()
+            del self._to_commit[actor_id]
+            self._in_flight[actor_id] = holding
+            group.append(item)
+            size += item.size()
+            if len(group) >= self.limits.group_size or size >= self.limits.group_bytes:
+                break
+        group.sort(key=lambda item: item.actor_id)
+        return group
+
+
+def _conflict(report: StepReport) -> StepReport:
+    error = report.error or ErrorInfo(
+        "rivet_workflows.exceptions.StateConflict",
+        "an action changed the same field of the state while the step ran; for counters and lists use step.update(fn)",
+        ("rivet_workflows.exceptions.StateConflict",),
+    )
+    effects = report.effects
+    if effects is not None:
+        effects.state, effects.sends, effects.completes, effects.destroy = None, [], [], False
+    return StepReport(ok=False, error=error, conflict=True, effects=effects)
+
+
+def _nothing() -> Program:
+    async def run(_ctx: Any) -> None: ...
+
+    return Program(run=run)

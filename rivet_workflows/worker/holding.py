@@ -1,0 +1,233 @@
+"""One actor as a worker holds it: its machine, what is not committed yet, and what waits for that. Sans-IO.
+
+The engine runs ahead of the database: a turn's rows, effects and starts are added up in a :class:`Pending` until they
+are committed; only then are the functions called that it starts. When a commit is refused, what ran ahead is thrown
+away, the machine is made again from what is stored, and the reports that were in the refused commit are told to it
+once more.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from rivet_workflows.engine import Machine, Turn
+from rivet_workflows.engine.machine import covers
+from rivet_workflows.engine.turn import Failure, StepOrder
+from rivet_workflows.records import Claimed, CommitItem, Finish, Outgoing
+from rivet_workflows.worker.orders import Effects, ErrorEvent, StateChange, StepReport, StepStart, StepToken
+
+
+@dataclass(slots=True)
+class Pending:
+    """What goes out with the next commit of one actor, and what follows it."""
+
+    item: CommitItem
+    starts: list[StepOrder] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    #: The attempts whose ends this commit records, to be told again if it is refused.
+    reports: list[tuple[StepToken, StepReport]] = field(default_factory=list)
+    #: The state change among them; at most one per commit.
+    change: StateChange | None = None
+    must: bool = False
+
+    def add(self, turn: Turn, holding: Holding) -> None:
+        """The orders of one more turn."""
+        item = self.item
+        for prune in turn.prunes:
+            # One statement cannot delete what it inserts: rows that never get there are left out.
+            item.rows = [row for row in item.rows if not covers(prune, row)]
+        item.rows += turn.rows
+        item.prunes += turn.prunes
+        item.takes += turn.takes
+        item.holds += turn.holds
+        item.unholds += turn.unholds
+        item.completes += turn.completes
+        item.unanswered += turn.unanswered
+        item.rolled_back += turn.rolled_back
+        item.sends += [Outgoing(item.actor_id, send.queue, send.body) for send in turn.sends]
+        self._untangle()
+        self.failures += turn.failures
+        cancelled = set(turn.cancels)
+        self.starts = [order for order in self.starts if order.seq not in cancelled]
+        self.starts += [order for order in turn.starts if order.durable]
+        if turn.outcome is not None:
+            outcome = turn.outcome
+            item.finish = Finish(outcome.lifecycle, outcome.at, outcome.output, outcome.error)
+            self.starts.clear()
+        if turn.set_aside is not None:
+            item.block = (turn.set_aside.reason, holding.code)
+            self.starts.clear()
+        self.must = self.must or turn.must_commit
+
+    def _untangle(self) -> None:
+        """A message that was held and let go, or held and completed, within one commit."""
+        item = self.item
+        if item.unholds and item.holds:
+            both = set(item.unholds) & {message for message, _ in item.holds}
+            item.holds = [hold for hold in item.holds if hold[0] not in both]
+            item.unholds = [message for message in item.unholds if message not in both]
+        if item.completes and item.holds:
+            done = {message for message, _ in item.completes}
+            item.holds = [hold for hold in item.holds if hold[0] not in done]
+
+    def add_effects(self, effects: Effects) -> None:
+        """What a step wants committed together with its record (D-12)."""
+        item = self.item
+        item.events += effects.events
+        item.sends += effects.sends
+        item.completes += effects.completes
+        item.destroy = item.destroy or effects.destroy
+        self._untangle()
+        if effects.state is not None:
+            self.change = effects.state
+            item.state = effects.state.prepared
+
+    def follow(self, later: Pending) -> None:
+        """Put ``later`` behind this one: a commit that could not be made goes out together with the next."""
+        mine, its = self.item, later.item
+        for prune in its.prunes:
+            mine.rows = [row for row in mine.rows if not covers(prune, row)]
+        for name in ("rows", "prunes", "takes", "holds", "unholds", "completes", "unanswered"):
+            getattr(mine, name).extend(getattr(its, name))
+        for name in ("rolled_back", "sends", "events"):
+            getattr(mine, name).extend(getattr(its, name))
+        self._untangle()
+        mine.state, self.change = (
+            (mine.state, self.change) if its.state is None else (its.state, later.change)
+        )
+        mine.finish, mine.block = its.finish or mine.finish, its.block or mine.block
+        mine.destroy = mine.destroy or its.destroy
+        self.starts += later.starts
+        self.failures += later.failures
+        self.reports += later.reports
+        self.must = True
+
+
+class Holding:
+    """One held actor."""
+
+    __slots__ = (
+        "active",
+        "after_reload",
+        "busy_until",
+        "busy_wait",
+        "change_waits",
+        "claimed",
+        "code",
+        "commit_no",
+        "deferred",
+        "due",
+        "looking",
+        "machine",
+        "number",
+        "pending",
+        "refusals",
+        "reloading",
+        "sent",
+    )
+
+    def __init__(self, claimed: Claimed, machine: Machine, code: str, number: int) -> None:
+        self.claimed = claimed
+        self.machine = machine
+        self.code = code
+        #: Tells holdings of the same actor by the same worker apart.
+        self.number = number
+        self.commit_no = claimed.commit_no
+        self.pending: Pending | None = None
+        #: The commit that is on its way.
+        self.sent: Pending | None = None
+        #: Attempts that run now in this worker, by (seq, attempt).
+        self.active: dict[tuple[int, int], StepToken] = {}
+        #: Reports that wait until the state change before them is committed.
+        self.deferred: deque[tuple[StepToken, StepReport]] = deque()
+        #: A change that is being merged, with the report it belongs to; None in the report: it is in ``sent``.
+        self.change_waits: tuple[StepToken, StepReport] | None = None
+        #: Reports to be told again once the machine has been made anew.
+        self.after_reload: list[tuple[StepToken, StepReport]] = []
+        self.reloading = False
+        self.looking = False
+        self.refusals = 0
+        self.busy_until = 0
+        self.busy_wait = 0
+        #: The due time that is in the core's heap for it.
+        self.due: int | None = None
+
+    @property
+    def actor_id(self) -> object:
+        return self.claimed.actor_id
+
+    def next_item(self) -> Pending:
+        """The pending commit, begun if there is none."""
+        if self.pending is None:
+            claimed, machine = self.claimed, self.machine
+            self.pending = Pending(
+                CommitItem(claimed.actor_id, claimed.epoch, self.commit_no, machine.next_seq, "")
+            )
+        return self.pending
+
+    def send_off(self) -> CommitItem:
+        """Take the pending commit for a group; its position is that of now."""
+        pending = self.next_item()
+        item = pending.item
+        item.commit_no = self.commit_no
+        item.inflight, item.next_seq = self.machine.inflight(), self.machine.next_seq
+        self.sent, self.pending = pending, None
+        return item
+
+    @property
+    def at_rest(self) -> bool:
+        """Nothing of it runs, waits for a commit, or is being read: it may be let go."""
+        return (
+            self.pending is None
+            and self.sent is None
+            and not self.active
+            and not self.deferred
+            and self.change_waits is None
+            and not self.looking
+            and not self.reloading
+            and self.machine.at_rest
+            and self.machine.rollback is None
+        )
+
+    def token(self, order: StepOrder) -> StepToken:
+        claimed = self.claimed
+        return StepToken(claimed.actor_id, claimed.epoch, order.seq, order.attempt, self.number)
+
+    def start(self, order: StepOrder) -> StepStart:
+        """The order to call a step's function, for the shell."""
+        claimed = self.claimed
+        token = self.token(order)
+        self.active[order.seq, order.attempt] = token
+        return StepStart(
+            token=token,
+            actor_name=claimed.name,
+            key=claimed.key,
+            name=order.name,
+            function=order.function,
+            args=order.args,
+            kwargs=order.kwargs,
+            options=order.options,
+            idempotency_key=f"{claimed.actor_id}:{order.seq}" + (":rollback" if order.is_rollback else ""),
+            input=claimed.input,
+            is_rollback=order.is_rollback,
+            remaining_retries=order.remaining_retries,
+        )
+
+    def event(self, failure: Failure) -> ErrorEvent:
+        """A failure as ``on_error`` and the log get it."""
+        claimed = self.claimed
+        return ErrorEvent(
+            claimed.actor_id,
+            claimed.name,
+            claimed.key,
+            failure.source,
+            failure.error,
+            failure.step_name,
+            failure.attempt,
+            failure.max_retries,
+            failure.remaining_retries,
+            failure.will_retry,
+            failure.retry_delay,
+            failure.retry_at,
+        )
