@@ -17,7 +17,7 @@ from rivet_workflows.records import CommitItem, Look, Outgoing, Release, StateWr
 
 @dataclass(slots=True, frozen=True)
 class StepToken:
-    """Names one attempt of one step by one holder. A report with a token that is no longer current is dropped."""
+    """Names one attempt of one step by one holder; a report with one that is no longer current is dropped."""
 
     actor_id: UUID
     epoch: int
@@ -77,7 +77,7 @@ class Effects:
 
 @dataclass(slots=True)
 class StepReport:
-    """How an attempt ended. ``output`` is the encoded value, ``value`` that text decoded again (R: what a step
+    """How an attempt ended. ``output`` is the encoded value, ``value`` that text decoded again (what a step
     returns is what a replay returns)."""
 
     ok: bool
