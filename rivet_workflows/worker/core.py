@@ -156,15 +156,10 @@ class Core:
 
     def _unreadable(self, claimed: Claimed, number: int, exc: BaseException) -> None:
         """Its rows cannot be understood: set aside alone, the others go on."""
-        holding = Holding.__new__(Holding)
-        idle = Claimed(
-            claimed.actor_id, claimed.name, '["?"]', None, claimed.created_at, claimed.epoch, 0, 1, ""
-        )
-        Holding.__init__(
-            holding, claimed, Machine(_nothing(), idle, self.codec, self.limits.engine), "", number
-        )
-        item = holding.next_item().item
-        item.next_seq, item.block = claimed.next_seq, (Blocked.UNREADABLE, "")
+        empty = replace(claimed, key='[""]', inflight="", entries=[])
+        holding = Holding(claimed, Machine(_nothing(), empty, self.codec, self.limits.engine), "", number)
+        holding.next_item().item.block = (Blocked.UNREADABLE, "")
+        holding.machine.keep_stored(claimed.inflight)
         error = ErrorInfo.from_exception(exc)
         self._orders.errors.append(ErrorEvent(claimed.actor_id, claimed.name, claimed.key, "workflow", error))
         logger.error("%s %s is set aside, its rows cannot be read: %s", claimed.name, claimed.key, error)

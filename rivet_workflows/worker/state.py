@@ -3,7 +3,7 @@
 A step reads the state, works for a while, and leaves another one; meanwhile an action may have changed the
 stored one. A *field* is a top-level key of the encoded object (of a dict, dataclass, pydantic model or NamedTuple;
 anything else is one single field), and two values of a field are the same when their encoded texts are.
-Whoever changed a field alone keeps the change; where both changed it, differently, it is a :class:`Conflict`.
+Whoever changed a field alone keeps the change; where both changed it, it is a :class:`Conflict`, even if to one value.
 Queued updates (``step.update(fn)``) are applied to what the merge gave, so they never conflict.
 
 Pure functions over texts. Knows the shape in which the codec writes objects, and nothing of databases.
@@ -107,7 +107,7 @@ def apply_updates(
 
 def merge(base: str, ours: str, theirs: str) -> str | Conflict:
     """The encoded state with the changes from ``base`` to ``ours`` and from ``base`` to ``theirs``."""
-    if ours in (base, theirs):
+    if ours == base:
         return theirs
     if theirs == base:
         return ours
@@ -119,9 +119,10 @@ def merge(base: str, ours: str, theirs: str) -> str | Conflict:
     lost: list[str] = []
     for name in dict.fromkeys((*old.cells, *mine.cells)):
         before, now, there = old.cells.get(name), mine.cells.get(name), other.cells.get(name)
-        if now in (before, there):
+        if now == before:
             continue
         if there != before:
+            # Also when both left the same value: two increments of one counter look like that.
             lost.append(_shown(name))
         elif now is None:
             del cells[name]

@@ -1,0 +1,168 @@
+"""A worker in one thread: the real core and engine over a store, carried out in place.
+
+What the threaded shell does with threads, this does with a list of attempts that somebody finishes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from rivet_workflows import codec
+from rivet_workflows.engine import Program
+from rivet_workflows.exceptions import ErrorInfo
+from rivet_workflows.records import Claimed, StateWrite
+from rivet_workflows.worker.core import Core, CoreLimits
+from rivet_workflows.worker.orders import Effects, ErrorEvent, StateChange, StepReport, StepStart
+from rivet_workflows.worker.state import Conflict, prepare
+
+from .memory import MemoryStore
+
+Runs = Callable[[Claimed], Program]
+
+
+class SimStep:
+    """The step context that functions get: what they may do here."""
+
+    def __init__(self, worker: SimWorker, start: StepStart) -> None:
+        self.start = start
+        self.attempt = start.token.attempt
+        self.idempotency_key = start.idempotency_key
+        self.effects = Effects()
+        self._worker = worker
+        self._state: Any = None
+        self._base: tuple[int, str] | None = None
+        self._updates: list[Callable[[Any], Any]] = []
+
+    @property
+    def state(self) -> Any:
+        if self._base is None:
+            row = self._worker.store.rows[self.start.token.actor_id]
+            self._base = row.state_version, row.state
+            self._state = codec.loads(row.state)
+        return self._state
+
+    def update(self, fn: Callable[[Any], Any]) -> None:
+        self._updates.append(fn)
+
+    def broadcast(self, name: str, payload: Any) -> None:
+        self.effects.events.append((name, codec.dumps(payload)))
+
+    def complete(self, message: Any, response: Any = None) -> None:
+        self.effects.completes.append((message.id, codec.dumps(response)))
+
+    def close(self) -> Effects:
+        if self._base is not None:
+            changed = codec.dumps(self._state)
+            if changed != self._base[1] or self._updates:
+                write = StateWrite(self._base[0], changed)
+                self.effects.state = StateChange(*self._base, changed, self._updates, write)
+        elif self._updates:
+            self.effects.state = StateChange(None, None, None, self._updates)
+        if self.effects.state is not None and self._updates:
+            self.effects.state.prepared = None
+        return self.effects
+
+
+class SimWorker:
+    def __init__(
+        self, store: MemoryStore, programs: Runs, types: dict[str, str], limits: CoreLimits | None = None
+    ) -> None:
+        self.store = store
+        self.types = types
+        self.id = store.register_worker()
+        self.core = Core(self.id, programs, codec, limits)
+        #: Attempts that were started and have not ended.
+        self.attempts: list[StepStart] = []
+        self.errors: list[ErrorEvent] = []
+        self.cancelled: list[Any] = []
+        self.calls: list[tuple[UUID, str]] = []
+
+    def claim(self) -> int:
+        claimed, _ = self.store.claim(self.id, self.types, self.core.room)
+        self.core.loaded(claimed, self.store.now())
+        return len(claimed)
+
+    def take_over(self, dead: int) -> int:
+        claimed = self.store.take_over(self.id, dead, self.types, 1_000)
+        self.core.loaded(claimed, self.store.now())
+        return len(claimed)
+
+    def carry(self) -> bool:
+        """One round of orders; False when there was nothing to do."""
+        core, store = self.core, self.store
+        core.tick(store.now())
+        orders = core.orders()
+        if not orders:
+            return False
+        if orders.looks:
+            core.looked(store.look(orders.looks), store.now())
+        if orders.commits:
+            core.committed(store.commit_group(orders.commits), store.now())
+        self.attempts += orders.starts
+        self.cancelled += orders.cancels
+        gone = set(orders.cancels)
+        self.attempts = [start for start in self.attempts if start.token not in gone]
+        if orders.releases:
+            store.release(orders.releases)
+        if orders.reloads:
+            claimed = store.load(self.id, orders.reloads)
+            core.loaded(claimed, store.now())
+            core.missing({a for a, _ in orders.reloads} - {c.actor_id for c in claimed}, store.now())
+        for actor_id, change in orders.remerges:
+            core.remerged(actor_id, self._merge(actor_id, change), store.now())
+        for actor_id, checkpoints in orders.rollbacks:
+            core.rolled_back(actor_id, store.rollback_rows(actor_id, checkpoints), store.now())
+        self.errors += orders.errors
+        return True
+
+    def settle(self) -> bool:
+        """Rounds of orders until there are none; False when there were none at all."""
+        moved = False
+        while self.carry():
+            moved = True
+        return moved
+
+    def _merge(self, actor_id: UUID, change: StateChange) -> StateWrite | None:
+        row = self.store.rows[actor_id]
+        merged = prepare(change, lambda: (row.state_version, row.state), codec.loads, codec.dumps)
+        return None if isinstance(merged, Conflict) else merged
+
+    def finish(self, start: StepStart, *, error: BaseException | None = None, **flags: Any) -> None:
+        """Run a started attempt to its end and report."""
+        self.attempts.remove(start)
+        self.core.step_done(start.token, self.run(start, error, **flags), self.store.now())
+
+    def run(self, start: StepStart, error: BaseException | None = None, **flags: Any) -> StepReport:
+        self.calls.append((start.token.actor_id, start.name))
+        step = SimStep(self, start)
+        try:
+            if error is not None:
+                raise error
+            value = start.function(step, *start.args, **start.kwargs)
+            if inspect.iscoroutine(value):
+                value = asyncio.run(value)
+            value, text = codec.roundtrip(value)
+            return StepReport(True, text, value, effects=step.close())
+        except Exception as exc:
+            effects = step.close()
+            effects.sends, effects.completes = [], []
+            return StepReport(False, error=ErrorInfo.from_exception(exc), effects=effects, **flags)
+
+    def until_idle(self, limit: int = 10_000) -> None:
+        """Claim, run and commit until nothing can go on without time or messages."""
+        for _ in range(limit):
+            ids = self.store.due_wakes_of_held(self.id)
+            if ids:
+                self.core.rung(ids, self.store.now())
+            moved = self.claim() > 0
+            moved = self.carry() or moved
+            if self.attempts:
+                self.finish(self.attempts[0])
+                moved = True
+            if not moved:
+                return
+        raise AssertionError("the worker does not come to rest")

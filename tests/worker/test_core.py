@@ -1,0 +1,349 @@
+"""The scheduler through happenings and orders: what a user may rely on, with dictionaries for tables."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+
+from rivet_workflows import codec
+from rivet_workflows.engine import Limits, Program
+from rivet_workflows.records import Blocked, Claimed, Lifecycle
+from rivet_workflows.worker.core import CoreLimits
+from rivet_workflows.worker.orders import StepReport
+from tests.simulation.memory import MemoryStore
+from tests.simulation.worker import SimWorker
+
+START = 1_800_000_000_000_000
+
+
+class World:
+    """A store, its time, and workers that all have the same code."""
+
+    def __init__(self, run: Any, limits: CoreLimits | None = None, code: str = "v1") -> None:
+        self.time = START
+        self.limits = limits
+        self.run = run
+        self.code = code
+        self.store = MemoryStore(lambda: self.time)
+        self.workers: list[SimWorker] = []
+
+    def program(self, _claimed: Claimed) -> Program:
+        return Program(run=self.run, code=self.code)
+
+    def worker(self) -> SimWorker:
+        self.workers.append(SimWorker(self.store, self.program, {"test": self.code}, self.limits))
+        return self.workers[-1]
+
+    def actor(self, n: int = 1, **given: Any) -> uuid.UUID:
+        actor_id = uuid.UUID(int=n)
+        self.store.create(actor_id, "test", **given)
+        return actor_id
+
+    def output(self, actor_id: uuid.UUID) -> Any:
+        row = self.store.rows[actor_id]
+        assert row.lifecycle is Lifecycle.COMPLETED, (row.lifecycle, row.error, row.inflight)
+        return codec.loads(row.output or "null")
+
+    def pass_time(self, seconds: float) -> None:
+        self.time += round(seconds * 1_000_000)
+
+    def finish_all(self, worker: SimWorker) -> None:
+        """Everything that has started ends, until nothing more starts."""
+        while worker.attempts or worker.settle():
+            for start in list(worker.attempts):
+                worker.finish(start)
+            worker.settle()
+            self.pass_time(0.001)
+
+
+def plus(step: Any, n: int) -> int:
+    return n + 1
+
+
+def count(step: Any) -> None:
+    step.state["n"] += 1
+
+
+def bump(step: Any) -> None:
+    step.update(lambda state: {**state, "n": state["n"] + 1})
+
+
+async def three(ctx: Any) -> int:
+    total = 0
+    for _ in range(3):
+        total = await ctx.step("plus", plus, total)
+    return total
+
+
+async def echo(ctx: Any) -> list[Any]:
+    got = []
+    for _ in range(3):
+        got.append((await ctx.queue.next("wait")).body)
+        await ctx.step("plus", plus, 0)
+    return got
+
+
+async def sleepy(ctx: Any) -> str:
+    await ctx.sleep("nap", 10)
+    return "awake"
+
+
+def test_many_actors_run_to_their_end_in_groups():
+    world = World(three)
+    actors = [world.actor(n) for n in range(1, 51)]
+    worker = world.worker()
+    worker.until_idle()
+    assert [world.output(a) for a in actors] == [3] * 50
+    assert worker.core.held == 0
+
+
+def test_a_step_starts_only_after_the_commit_that_records_its_start():
+    world = World(three)
+    actor = world.actor()
+    worker = world.worker()
+    worker.claim()
+    orders = worker.core.orders()
+    assert orders.commits
+    assert not orders.starts
+    worker.core.committed(world.store.commit_group(orders.commits), world.time)
+    assert [s.name for s in worker.core.orders().starts] == ["plus"]
+    assert '"z":1' in world.store.rows[actor].inflight
+
+
+def test_a_dead_workers_actor_goes_on_elsewhere_and_finished_steps_do_not_run_again():
+    world = World(three)
+    actor = world.actor()
+    first = world.worker()
+    first.claim()
+    first.settle()
+    first.finish(first.attempts[0])
+    first.settle()
+    assert first.attempts, "the second step has started, and now the process is gone"
+    second = world.worker()
+    assert second.take_over(first.id) == 1
+    second.until_idle()
+    assert world.output(actor) == 3
+    assert len(first.calls) + len(second.calls) == 3
+
+
+def test_the_late_commit_of_a_former_owner_writes_nothing():
+    world = World(three)
+    actor = world.actor()
+    first, second = world.worker(), world.worker()
+    first.claim()
+    first.settle()
+    paused = first.attempts[0]
+    second.take_over(first.id)
+    second.until_idle()
+    history = dict(world.store.rows[actor].history)
+    first.finish(paused)
+    first.settle()
+    assert world.store.rows[actor].history == history
+    assert first.core.held == 0
+
+
+def test_a_waiting_actor_is_let_go_and_woken_by_a_message():
+    world = World(echo, CoreLimits(evict_after=1_000_000))
+    actor = world.actor()
+    worker = world.worker()
+    worker.until_idle()
+    assert worker.core.held == 1
+    world.pass_time(2)
+    worker.until_idle()
+    assert worker.core.held == 0
+    assert world.store.rows[actor].owner is None
+    for body in "abc":
+        world.store.send(actor, "q", codec.dumps(body))
+    worker.until_idle()
+    assert world.output(actor) == ["a", "b", "c"]
+
+
+def test_more_messages_than_one_look_shows_are_all_received():
+    async def drain(ctx: Any) -> int:
+        got = 0
+        while got < 55:
+            got += len(await ctx.queue.next_batch("more", count=7))
+        return got
+
+    world = World(drain)
+    actor = world.actor()
+    for n in range(55):
+        world.store.send(actor, "q", str(n))
+    world.worker().until_idle()
+    assert world.output(actor) == 55
+
+
+def test_a_sleep_survives_release_and_is_never_early():
+    world = World(sleepy, CoreLimits(evict_after=0))
+    actor = world.actor()
+    worker = world.worker()
+    worker.until_idle()
+    assert worker.core.held == 0
+    world.pass_time(9.9)
+    worker.until_idle()
+    assert world.store.rows[actor].lifecycle is Lifecycle.LIVE
+    world.pass_time(0.2)
+    worker.until_idle()
+    assert world.output(actor) == "awake"
+
+
+def test_a_parked_sleep_wakes_in_the_worker():
+    world = World(sleepy)
+    actor = world.actor()
+    worker = world.worker()
+    worker.until_idle()
+    assert worker.core.next_due == START + 10_000_000
+    world.pass_time(10)
+    worker.until_idle()
+    assert world.output(actor) == "awake"
+
+
+def test_a_locked_actor_delays_itself_alone():
+    world = World(three)
+    slow = world.actor(1)
+    others = [world.actor(n) for n in range(2, 52)]
+    worker = world.worker()
+    worker.claim()
+    world.store.rows[slow].locked = True
+    for _ in range(200):
+        worker.settle()
+        for start in list(worker.attempts):
+            worker.finish(start)
+    assert [world.output(a) for a in others] == [3] * 50
+    assert world.store.rows[slow].lifecycle is Lifecycle.LIVE
+    world.store.rows[slow].locked = False
+    world.pass_time(1)
+    worker.until_idle()
+    assert world.output(slow) == 3
+
+
+def test_a_step_that_never_reports_back_is_set_aside_after_a_few_tries():
+    world = World(three, CoreLimits(engine=Limits(max_starts=3)))
+    actor = world.actor()
+    worker = world.worker()
+    worker.claim()
+    worker.settle()
+    for _ in range(5):
+        dead, worker = worker, world.worker()
+        worker.take_over(dead.id)
+        worker.settle()
+    assert world.store.rows[actor].blocked is Blocked.POISONED
+    told = [e.error.message for w in world.workers for e in w.errors]
+    assert any("never reported back" in message for message in told)
+
+
+def test_a_clean_hand_back_counts_no_try():
+    world = World(three, CoreLimits(engine=Limits(max_starts=2)))
+    actor = world.actor()
+    for _ in range(6):
+        worker = world.worker()
+        worker.claim()
+        worker.settle()
+        start = worker.attempts[0]
+        worker.core.stop(world.time)
+        worker.core.step_done(start.token, StepReport(False, abandoned=True), world.time)
+        worker.settle()
+        assert worker.core.held == 0
+    world.worker().until_idle()
+    assert world.output(actor) == 3
+
+
+def test_stop_hands_back_everything_and_loses_nothing():
+    world = World(echo)
+    actors = [world.actor(n) for n in range(1, 21)]
+    worker = world.worker()
+    worker.until_idle()
+    for actor in actors:
+        world.store.send(actor, "q", '"x"')
+    worker.core.rung(actors, world.time)
+    worker.settle()
+    worker.core.stop(world.time)
+    while worker.settle() or worker.attempts:
+        for start in list(worker.attempts):
+            worker.finish(start)
+    assert worker.core.held == 0
+    assert all(world.store.rows[a].owner is None for a in actors)
+    for actor in actors:
+        world.store.send(actor, "q", '"y"')
+        world.store.send(actor, "q", '"z"')
+    world.worker().until_idle()
+    assert [world.output(a) for a in actors] == [["x", "y", "z"]] * 20
+
+
+def test_code_that_does_not_fit_is_set_aside_with_nothing_changed_and_goes_on_with_code_that_does():
+    async def renamed(ctx: Any) -> int:
+        return await ctx.step("other", plus, 41)  # type: ignore[no-any-return]
+
+    world = World(three, CoreLimits(evict_after=0))
+    actor = world.actor()
+    worker = world.worker()
+    worker.claim()
+    worker.settle()
+    worker.finish(worker.attempts[0])
+    worker.settle()
+    before = world.store.rows[actor].inflight
+    world.run, world.code = renamed, "v2"
+    second = world.worker()
+    second.take_over(worker.id)
+    second.until_idle()
+    row = world.store.rows[actor]
+    assert row.blocked is Blocked.DIVERGED
+    assert row.blocked_code == "v2"
+    assert row.inflight == before
+    world.run, world.code = three, "v3"
+    world.store._wake(actor)
+    world.worker().until_idle()
+    assert world.output(actor) == 3
+
+
+@pytest.mark.parametrize("step", [count, bump])
+def test_state_changes_of_parallel_steps_are_all_there(step):
+    async def run(ctx: Any) -> None:
+        async def branch(b: Any) -> None:
+            await b.step("count", step, max_retries=50, retry_backoff_base=0)
+
+        await ctx.join("all", {f"b{n}": branch for n in range(10)})
+
+    world = World(run)
+    actor = world.actor(state='{"n":0}')
+    worker = world.worker()
+    worker.claim()
+    worker.settle()
+    world.finish_all(worker)
+    world.output(actor)
+    assert codec.loads(world.store.rows[actor].state) == {"n": 10}
+
+
+def test_an_action_that_changes_the_same_field_while_a_step_runs_is_not_overwritten():
+    async def run(ctx: Any) -> None:
+        await ctx.step("count", count, retry_backoff_base=0)
+
+    world = World(run)
+    actor = world.actor(state='{"n":0}')
+    worker = world.worker()
+    worker.claim()
+    worker.settle()
+    start = worker.attempts[0]
+    report = worker.run(start)
+    row = world.store.rows[actor]
+    row.state, row.state_version = '{"n":10}', row.state_version + 1
+    worker.attempts.remove(start)
+    worker.core.step_done(start.token, report, world.time)
+    worker.settle()
+    assert worker.errors[0].error.is_a("rivet_workflows.exceptions.StateConflict")
+    worker.until_idle()
+    world.output(actor)
+    assert codec.loads(row.state) == {"n": 11}
+
+
+def test_rows_that_cannot_be_read_set_aside_that_actor_alone():
+    world = World(three)
+    bad = world.actor(1)
+    world.store.rows[bad].inflight = "{not json"
+    good = [world.actor(n) for n in range(2, 12)]
+    world.worker().until_idle()
+    assert world.store.rows[bad].blocked is Blocked.UNREADABLE
+    assert world.store.rows[bad].inflight == "{not json"
+    assert [world.output(a) for a in good] == [3] * 10
