@@ -1,8 +1,8 @@
 """The tables, and what each database needs beside them. One migration for SQLite, PostgreSQL and MariaDB."""
 
-import rivet_workflows.models
 from django.db import migrations, models
 
+import rivet_workflows.models
 
 #: Tables that are rewritten all the time: vacuumed and analysed after 1 % and a thousand rows, not after 20 %.
 BUSY_TABLES = ("rivet_run", "rivet_state", "rivet_timer", "rivet_message", "rivet_history")

@@ -1,0 +1,158 @@
+"""Actors: made, found, listed. In the caller's transaction, if there is one."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.db import IntegrityError
+
+from rivet_workflows.models import Actor, Run, State, Timer, uuid7
+from rivet_workflows.records import Blocked, Lifecycle, TimerKind
+from rivet_workflows.store.base import StoreBase
+from rivet_workflows.store.rows import ActorRow, live_hash, type_id
+
+_COLUMNS = (
+    "id",
+    "name",
+    "key",
+    "lifecycle",
+    "created_at",
+    "finished_at",
+    "input",
+    "output",
+    "error",
+    "parent_id",
+)
+
+#: One round trip for the four rows; the unique hash decides between racing creators.
+_CREATE_POSTGRES = (
+    "WITH a AS (INSERT INTO rivet_actor (id, name, key, live_hash, lifecycle, created_at, input, parent_id, labels)"
+    " VALUES (%s, %s, %s, %s, 1, {now}, %s, %s, %s) ON CONFLICT (live_hash) DO NOTHING RETURNING id, created_at),"
+    " r AS (INSERT INTO rivet_run (actor_id, type_id, epoch, commit_no, next_seq, event_seq, inflight, blocked,"
+    " blocked_code, code, format) SELECT id, %s, 0, 0, 1, 0, '', %s, '', '', %s FROM a),"
+    " s AS (INSERT INTO rivet_state (actor_id, version, body) SELECT id, 1, %s FROM a),"
+    " t AS (INSERT INTO rivet_timer (type_id, actor_id, kind, due, priority)"
+    " SELECT %s, id, %s, created_at, 0 FROM a WHERE %s) SELECT created_at FROM a"
+)
+
+
+class ActorVerbs(StoreBase):
+    """The verbs ``create_actor``, ``find``, ``get`` and ``list_actors``."""
+
+    def create_actor(
+        self,
+        name: str,
+        key: str,
+        *,
+        input: str | None = None,
+        state: str | None = None,
+        runs: bool = True,
+        parent_id: UUID | None = None,
+        labels: str = "",
+    ) -> tuple[ActorRow, bool]:
+        """The live actor of that name and key (JSON text), made if there is none; and whether it was.
+
+        Of any number of racing callers one makes it. With ``runs`` it is taken up by a worker once the caller's
+        transaction commits; without, it is a plain actor that no worker claims.
+        """
+        while True:
+            actor = self._insert_actor(
+                Actor(
+                    id=uuid7(),
+                    name=name,
+                    key=key,
+                    live_hash=live_hash(name, key),
+                    lifecycle=int(Lifecycle.LIVE),
+                    input=input,
+                    parent_id=parent_id,
+                    labels=labels,
+                ),
+                state,
+                runs,
+            )
+            if actor is not None:
+                return actor, True
+            found = self.find(name, key)
+            if found is not None:
+                return found, False
+            # It was destroyed between the two looks.
+
+    def _insert_actor(self, actor: Actor, state: str | None, runs: bool) -> ActorRow | None:
+        kind = type_id(actor.name)
+        blocked = Blocked.NO if runs else Blocked.OVER
+        if self.vendor == "postgresql":
+            rows = self.query(
+                _CREATE_POSTGRES.format(now=self.clock.sql),
+                [
+                    actor.id, actor.name, actor.key, actor.live_hash, actor.input, actor.parent_id, actor.labels,
+                    kind, int(blocked), self.format, state, kind, int(TimerKind.WAKE), runs,
+                ],
+            )  # fmt: skip
+            if not rows:
+                return None
+            actor.created_at = rows[0][0]
+            return _row(actor)
+        actor.created_at = self.clock.now()
+        try:
+            with self.atomic():
+                actor.save(using=self.alias, force_insert=True)
+        except IntegrityError:
+            return None
+        Run(actor_id=actor.id, type_id=kind, blocked=int(blocked), format=self.format).save(
+            using=self.alias, force_insert=True
+        )
+        State(actor_id=actor.id, body=state).save(using=self.alias, force_insert=True)
+        if runs:
+            self.insert_wake(actor.id, kind, TimerKind.WAKE, actor.created_at)
+        return _row(actor)
+
+    def insert_wake(self, actor_id: UUID, kind_of_actor: int, kind: TimerKind, due: int) -> None:
+        """Have a worker take the actor up at ``due``."""
+        Timer.objects.using(self.alias).create(
+            actor_id=actor_id, type_id=kind_of_actor, kind=int(kind), due=due
+        )
+
+    def find(self, name: str, key: str) -> ActorRow | None:
+        """The live actor of that name and key."""
+        return self._one(live_hash=live_hash(name, key))
+
+    def get(self, actor_id: UUID) -> ActorRow | None:
+        """The actor of that id, unless it was destroyed."""
+        return self._one(id=actor_id, live_hash__isnull=False)
+
+    def _one(self, **conditions: Any) -> ActorRow | None:
+        actor = Actor.objects.using(self.alias).filter(**conditions).only(*_COLUMNS).first()
+        return None if actor is None else _row(actor)
+
+    def list_actors(
+        self,
+        name: str | None = None,
+        lifecycle: Lifecycle | None = None,
+        after: UUID | None = None,
+        limit: int = 100,
+    ) -> list[ActorRow]:
+        """Live actors by id (so, roughly, by age), from the one behind ``after`` on."""
+        actors = Actor.objects.using(self.alias).filter(live_hash__isnull=False)
+        if name is not None:
+            actors = actors.filter(name=name)
+        if lifecycle is not None:
+            actors = actors.filter(lifecycle=int(lifecycle))
+        if after is not None:
+            actors = actors.filter(id__gt=after)
+        return [_row(actor) for actor in actors.order_by("id").only(*_COLUMNS)[:limit]]
+
+
+def _row(actor: Actor) -> ActorRow:
+    return ActorRow(
+        actor.id,
+        actor.name,
+        actor.key,
+        Lifecycle(actor.lifecycle),
+        actor.created_at,
+        actor.finished_at,
+        actor.input,
+        actor.output,
+        actor.error,
+        actor.parent_id,
+    )

@@ -1,0 +1,93 @@
+"""What every verb stands on: the connection of the calling thread, the clock, and small helpers for SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
+from uuid import UUID
+
+from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from rivet_workflows.store.clock import Clock, HostClock
+
+T = TypeVar("T")
+
+#: Values per statement: SQLite took 999 until 3.32.
+CHUNK = 500
+
+
+def chunks(items: Sequence[T], size: int = CHUNK) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
+
+def marks(values: Sequence[Any]) -> str:
+    """``%s,%s,%s`` for as many values."""
+    return ",".join(["%s"] * len(values))
+
+
+def to_uuid(value: Any) -> UUID:
+    """The UUID in what a driver returned for one."""
+    return value if isinstance(value, UUID) else UUID(str(value))
+
+
+class StoreBase:
+    """A database alias seen as a store. One object per alias, shared by all threads; it keeps no transaction
+    and no connection of its own."""
+
+    #: Format of history and inflight that this version writes, and the newest it reads.
+    format = 1
+
+    def __init__(self, alias: str) -> None:
+        self.alias = alias
+        self.clock: Clock = HostClock()
+
+    @property
+    def connection(self) -> BaseDatabaseWrapper:
+        """The calling thread's connection."""
+        return connections[self.alias]
+
+    @property
+    def vendor(self) -> str:
+        """``sqlite``, ``postgresql`` or ``mysql`` (MariaDB)."""
+        return self.connection.vendor
+
+    def atomic(self) -> AbstractContextManager[Any]:
+        """A transaction, or a savepoint inside the one that is open (a test's, the testing kit's, a caller's)."""
+        return transaction.atomic(using=self.alias)
+
+    def guarded(self) -> AbstractContextManager[Any]:
+        """For a single statement: nothing in autocommit, a savepoint inside a transaction, which else an error
+        would leave unusable."""
+        return self.atomic() if self.connection.in_atomic_block else nullcontext()
+
+    def query(self, sql: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        with self.connection.cursor() as cursor:
+            cursor.execute(sql, params)
+            return list(cursor.fetchall())
+
+    def execute(self, sql: str, params: Sequence[Any] = ()) -> int:
+        """Run it; how many rows it met."""
+        with self.connection.cursor() as cursor:
+            cursor.execute(sql, params)
+            return int(cursor.rowcount)
+
+    def execute_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> int:
+        if not rows:
+            return 0
+        with self.connection.cursor() as cursor:
+            cursor.executemany(sql, rows)
+            return int(cursor.rowcount)
+
+    def uid(self, value: UUID) -> Any:
+        """The UUID as this database's driver takes it."""
+        return value
+
+    def uids(self, values: Iterable[UUID]) -> list[Any]:
+        return [self.uid(value) for value in values]
+
+    def tune_connection(self) -> None:
+        """Prepare the calling thread's connection for a worker's own use. Never call it on a connection that
+        users' code shares."""

@@ -1,0 +1,163 @@
+"""What is no longer kept goes in small batches, a transaction per actor: nothing is locked for long, and a million
+rows of one actor are many short deletes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from django.db.models import QuerySet
+
+from rivet_workflows.crashpoints import crashpoint
+from rivet_workflows.models import (
+    Actor,
+    Dedupe,
+    Event,
+    Fire,
+    History,
+    Message,
+    Reply,
+    Run,
+    Schedule,
+    State,
+    Timer,
+)
+from rivet_workflows.records import Lifecycle
+from rivet_workflows.store.base import StoreBase
+
+DAY = 24 * 3600 * 1_000_000
+RETENTION = 30 * DAY
+#: The row of a destroyed actor stays this long, so that what a long transaction sends it late is still found.
+GRACE = 3600 * 1_000_000
+
+_OVER = (Lifecycle.COMPLETED, Lifecycle.FAILED, Lifecycle.CANCELLED)
+
+
+class PruneVerbs(StoreBase):
+    """The verb ``prune``."""
+
+    def prune(
+        self,
+        now: int | None = None,
+        batch: int = 1_000,
+        *,
+        retention: int = RETENTION,
+        delete_after: Mapping[str, int] | None = None,
+    ) -> int:
+        """Delete up to about ``batch`` rows that are due to go; how many. Call it again while it fills the batch.
+
+        Rows of destroyed actors; history, messages and events of actors that ended ``retention`` microseconds
+        ago (their row, with output and error, stays); actors of the types in ``delete_after`` (name to
+        microseconds) that long after their end; answers and dedupe keys whose time has passed.
+        """
+        now = self.clock.now() if now is None else now
+        crashpoint("before-prune")
+        done = self._prune_expired(now, batch)
+        for name, after in (delete_after or {}).items():
+            if done < batch:
+                done += self._tombstone(name, now - after, now, batch - done)
+        if done < batch:
+            done += self._reap(now, batch - done)
+        if done < batch:
+            done += self._prune_ended(now - retention, batch - done)
+        crashpoint("after-prune")
+        return done
+
+    def _prune_expired(self, now: int, batch: int) -> int:
+        replies = Reply.objects.using(self.alias).filter(expires_at__lte=now)
+        done = self._delete(replies, "message_id", batch)
+        keys = Dedupe.objects.using(self.alias).filter(expires_at__lte=now).values_list("pk", flat=True)
+        for actor_id, key_hash in list(keys[:batch]):
+            # Looked at again: a send may have taken the key anew since.
+            expired = Dedupe.objects.using(self.alias).filter(
+                actor_id=actor_id, key_hash=key_hash, expires_at__lte=now
+            )
+            done += expired.delete()[0]
+        return done
+
+    def _tombstone(self, name: str, before: int, now: int, batch: int) -> int:
+        """Destroy finished actors of a type that says so; the reaper does the rest."""
+        ended = Actor.objects.using(self.alias).filter(
+            name=name, finished_at__lte=before, live_hash__isnull=False, lifecycle__in=[int(x) for x in _OVER]
+        )
+        done = 0
+        for actor_id in list(ended.order_by("finished_at").values_list("id", flat=True)[:batch]):
+            with self.atomic():
+                if self._lock(actor_id):
+                    done += ended.filter(id=actor_id).update(live_hash=None, destroyed_at=now)
+        return done
+
+    def _reap(self, now: int, batch: int) -> int:
+        """Delete what belongs to destroyed actors, their own row last."""
+        done = 0
+        gone = Actor.objects.using(self.alias).filter(destroyed_at__isnull=False).order_by("destroyed_at")
+        for actor_id, at in list(gone.values_list("id", "destroyed_at")[:batch]):
+            with self.atomic():
+                if not self._lock(actor_id):
+                    continue
+                deleted = self._delete_children(actor_id, batch - done)
+                done += deleted
+                if not deleted and at is not None and at <= now - GRACE:
+                    done += Run.objects.using(self.alias).filter(actor_id=actor_id).delete()[0]
+                    done += Actor.objects.using(self.alias).filter(id=actor_id).delete()[0]
+            if done >= batch:
+                break
+        return done
+
+    def _delete_children(self, actor_id: UUID, batch: int) -> int:
+        done = self._delete_contents(actor_id, batch)
+        schedules = Schedule.objects.using(self.alias).filter(actor_id=actor_id)
+        fires = Fire.objects.using(self.alias).filter(
+            schedule_id__in=list(schedules.values_list("id", flat=True))
+        )
+        for rows, column in (
+            (fires, "id"),
+            (schedules, "id"),
+            (Timer.objects.using(self.alias).filter(actor_id=actor_id), "id"),
+            (State.objects.using(self.alias).filter(actor_id=actor_id), "actor_id"),
+            (Dedupe.objects.using(self.alias).filter(actor_id=actor_id), "key_hash"),
+        ):
+            if done < batch:
+                done += self._delete(rows, column, batch - done)
+        return done
+
+    def _delete_contents(self, actor_id: UUID, batch: int) -> int:
+        done = 0
+        for rows, column in (
+            (Message.objects.using(self.alias).filter(actor_id=actor_id), "id"),
+            (History.objects.using(self.alias).filter(actor_id=actor_id), "seq"),
+            (Event.objects.using(self.alias).filter(actor_id=actor_id), "seq"),
+        ):
+            if done < batch:
+                done += self._delete(rows, column, batch - done)
+        return done
+
+    def _prune_ended(self, before: int, batch: int) -> int:
+        """History, messages and events of actors whose run ended before ``before``."""
+        done = 0
+        ended = Actor.objects.using(self.alias).filter(unpruned_since__lte=before)
+        for actor_id in list(ended.order_by("unpruned_since").values_list("id", flat=True)[:batch]):
+            with self.atomic():
+                # Under the run's lock: `recover` may just have brought it back to life.
+                if not self._lock(actor_id) or not ended.filter(id=actor_id).exists():
+                    continue
+                deleted = self._delete_contents(actor_id, batch - done)
+                done += deleted
+                if not deleted:
+                    Actor.objects.using(self.alias).filter(id=actor_id).update(unpruned_since=None)
+            if done >= batch:
+                break
+        return done
+
+    def _lock(self, actor_id: UUID) -> bool:
+        """Lock the actor's run row unless somebody else has it."""
+        rows = Run.objects.using(self.alias).filter(actor_id=actor_id)
+        if self.vendor != "sqlite":
+            rows = rows.select_for_update(skip_locked=True, no_key=self.vendor == "postgresql")
+        return bool(list(rows.values_list("actor_id")))
+
+    def _delete(self, rows: QuerySet[Any, Any], column: str, batch: int) -> int:
+        """Delete up to ``batch`` of ``rows``: their keys first, as MariaDB has no LIMIT in a subselect."""
+        keys = list(rows.order_by(column).values_list(column, flat=True)[: min(batch, 500)])
+        return rows.filter(**{f"{column}__in": keys}).delete()[0] if keys else 0

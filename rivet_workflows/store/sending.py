@@ -1,0 +1,140 @@
+"""Sends from a caller's transaction: a message and a wake, and no touch of the receiver's rows.
+
+Visible, and waking the receiver, when that transaction commits; gone when it does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.db import IntegrityError
+
+from rivet_workflows.exceptions import ActorNotFound, QueueFull
+from rivet_workflows.models import Dedupe
+from rivet_workflows.records import Outgoing, TimerKind
+from rivet_workflows.store.base import StoreBase
+from rivet_workflows.store.rows import SentRow
+
+#: The receiver must be alive in the very statement that inserts, and below its limit, if it has one.
+_LIVE = (
+    " WHERE r.actor_id = %s AND (SELECT a.live_hash FROM rivet_actor a WHERE a.id = r.actor_id) IS NOT NULL"
+)
+_ROOM = " AND (SELECT count(*) FROM (SELECT 1 FROM rivet_message y WHERE y.actor_id = %s LIMIT %s) y) < %s"
+_SEND_POSTGRES = (
+    "WITH n AS MATERIALIZED (SELECT {now} AS at), r AS MATERIALIZED (SELECT r.actor_id, r.type_id"
+    " FROM rivet_run r{live}), m AS (INSERT INTO rivet_message"
+    " (actor_id, queue, body, sent_at, visible_at, wants_reply)"
+    " SELECT r.actor_id, %s, %s, n.at, coalesce(%s::bigint, n.at), %s FROM n, r RETURNING id, visible_at),"
+    " t AS (INSERT INTO rivet_timer (type_id, actor_id, kind, due, priority)"
+    " SELECT r.type_id, r.actor_id, %s, m.visible_at, 0 FROM r, m) SELECT id FROM m"
+)
+_SEND = (
+    "INSERT INTO rivet_message (actor_id, queue, body, sent_at, visible_at, wants_reply)"
+    " SELECT r.actor_id, %s, %s, %s, %s, %s FROM rivet_run r{live}"
+)
+_WAKE = (
+    "INSERT INTO rivet_timer (type_id, actor_id, kind, due, priority)"
+    " SELECT r.type_id, r.actor_id, %s, %s, 0 FROM rivet_run r WHERE r.actor_id = %s"
+)
+#: A key whose time has passed and that was not pruned yet counts as never sent.
+_DEDUPE = (
+    "INSERT INTO rivet_dedupe (actor_id, key_hash, message_id, expires_at) VALUES (%s, %s, 0, %s)"
+    " ON CONFLICT (actor_id, key_hash) DO UPDATE SET message_id = 0, expires_at = excluded.expires_at"
+    " WHERE rivet_dedupe.expires_at <= {now}"
+)
+
+
+class SendVerbs(StoreBase):
+    """The verb ``send``."""
+
+    def send(self, messages: Sequence[Outgoing]) -> list[SentRow]:
+        """Queue messages, in order. All or, raising ``ActorNotFound`` or ``QueueFull``, none."""
+        with self.atomic() if len(messages) > 1 else self.guarded():
+            return [
+                self._send_once(message) if message.dedupe_hash is not None else SentRow(self._send(message))
+                for message in messages
+            ]
+
+    def _send_once(self, message: Outgoing) -> SentRow:
+        with self.atomic():
+            if not self._claim_key(message):
+                return SentRow(self._sent_before(message), duplicate=True)
+            message_id = self._send(message)
+            Dedupe.objects.using(self.alias).filter(
+                actor_id=message.actor_id, key_hash=message.dedupe_hash
+            ).update(message_id=message_id)
+            return SentRow(message_id)
+
+    def _claim_key(self, message: Outgoing) -> bool:
+        """Is the key ours? Waits for another sender's open transaction that has it."""
+        if self.vendor != "mysql":
+            values = [self.uid(message.actor_id), message.dedupe_hash, message.dedupe_until]
+            return self.execute(_DEDUPE.format(now=self.clock.sql), values) == 1
+        assert message.dedupe_hash is not None
+        row = Dedupe(
+            actor_id=message.actor_id,
+            key_hash=message.dedupe_hash,
+            message_id=0,
+            expires_at=message.dedupe_until or 0,
+        )
+        Dedupe.objects.using(self.alias).filter(
+            actor_id=message.actor_id, key_hash=message.dedupe_hash, expires_at__lte=self.clock.now()
+        ).delete()
+        try:
+            with self.atomic():
+                row.save(using=self.alias, force_insert=True)
+        except IntegrityError:
+            return False
+        return True
+
+    def _sent_before(self, message: Outgoing) -> int:
+        return int(
+            Dedupe.objects.using(self.alias)
+            .values_list("message_id", flat=True)
+            .get(actor_id=message.actor_id, key_hash=message.dedupe_hash)
+        )
+
+    def _send(self, message: Outgoing) -> int:
+        receiver = self.uid(message.actor_id)
+        live, condition = _LIVE, [receiver]
+        if message.max_queue_size is not None:
+            live += _ROOM
+            condition += [receiver, message.max_queue_size, message.max_queue_size]
+        if self.vendor == "postgresql":
+            rows = self.query(
+                _SEND_POSTGRES.format(now=self.clock.sql, live=live),
+                [
+                    *condition, message.queue, message.body, message.visible_at, message.wants_reply,
+                    int(TimerKind.WAKE),
+                ],
+            )  # fmt: skip
+            message_id = rows[0][0] if rows else None
+        else:
+            message_id = self._send_portably(message, live, condition)
+        if message_id is None:
+            raise self._refusal(message)
+        return int(message_id)
+
+    def _send_portably(self, message: Outgoing, live: str, condition: list[Any]) -> int | None:
+        now = self.clock.now()
+        visible = now if message.visible_at is None else message.visible_at
+        values = [message.queue, message.body, now, visible, message.wants_reply, *condition]
+        with self.atomic(), self.connection.cursor() as cursor:
+            cursor.execute(_SEND.format(live=live), values)
+            if cursor.rowcount != 1:
+                return None
+            message_id = int(cursor.lastrowid)
+            cursor.execute(_WAKE, [int(TimerKind.WAKE), visible, self.uid(message.actor_id)])
+        return message_id
+
+    def _refusal(self, message: Outgoing) -> Exception:
+        live = self.query(
+            "SELECT 1 FROM rivet_actor a WHERE a.id = %s AND a.live_hash IS NOT NULL",
+            [self.uid(message.actor_id)],
+        )
+        if not live:
+            return ActorNotFound(f"there is no actor {message.actor_id}, or it was destroyed")
+        return QueueFull(
+            f"the actor holds {message.max_queue_size} messages already", metadata={"queue": message.queue}
+        )
