@@ -1,0 +1,153 @@
+"""Running an action, and the hooks at an actor's birth and end, in the caller's process and transaction (D-22)."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+
+from rivet_workflows.client.context import ActionContext
+from rivet_workflows.client.invoking import invoke
+from rivet_workflows.conf import settings
+from rivet_workflows.exceptions import ActionNotFound, ActorNotFound, NoWorker
+from rivet_workflows.registry import ActionDef, ActorType, registry
+from rivet_workflows.store import get_store
+from rivet_workflows.validation import validate_arguments
+
+__all__ = ["destroy", "find_action", "on_created", "run_action", "run_hook"]
+
+logger = logging.getLogger("rivet_workflows.actions")
+
+
+def find_action(actor_type: ActorType, name: str) -> ActionDef:
+    """The action; ``ActionNotFound`` names close ones."""
+    action = actor_type.actions.get(name)
+    if action is None:
+        close = difflib.get_close_matches(name, actor_type.actions, 3) or sorted(actor_type.actions)
+        raise ActionNotFound(
+            f"{actor_type.name} has no action {name!r}; "
+            + (f"there is {', '.join(close)}" if close else "it has none"),
+            metadata={"action": name, "actions": sorted(actor_type.actions)},
+        )
+    return action
+
+
+def run_action(
+    actor_id: UUID,
+    actor_name: str,
+    name: str,
+    args: tuple[Any, ...] = (),
+    kwargs: dict[str, Any] | None = None,
+    *,
+    user: Any = None,
+    connection: Any = None,
+    convert: Callable[[Any], Any] | None = None,
+) -> Any:
+    """Run one action and return what it returns, ``convert``-ed while it can still fail.
+
+    One transaction (a savepoint of the caller's, if there is one): it commits whole or, when the action raises, leaves
+    no trace. A ``read_only`` action runs without transaction and locks. Raises ``ActorNotFound``, ``ActionNotFound``,
+    ``ValidationFailed`` (arguments), ``ActorBusy`` (the state was locked longer than ``ACTION_LOCK_TIMEOUT``), and what
+    the action raises.
+    """
+    actor_type = registry.get(actor_name)
+    action = find_action(actor_type, name)
+    if action.on_worker:
+        raise NoWorker(
+            f"{actor_name}.{name} runs on the worker that holds the actor, which this version cannot ask yet"
+        )
+    args, kwargs = validate_arguments(action.func, args, kwargs or {})
+    row = get_store().get(actor_id)
+    if row is None:
+        raise ActorNotFound(f"{actor_name} {actor_id} was destroyed", metadata={"id": str(actor_id)})
+    context = ActionContext(
+        actor_type, actor_id, row.key, read_only=action.read_only, user=user, connection=connection
+    )
+    bound = actor_type.bind(actor_id, context.key)
+    if action.read_only:
+        return _run(context, action.func, bound, args, kwargs, convert)
+    with transaction.atomic(using=settings.DATABASE):
+        result = _run(context, action.func, bound, args, kwargs, convert)
+        if context.wants_destroy:
+            _destroy_now(actor_type, actor_id, row.key)
+    return result
+
+
+def run_hook(
+    actor_id: UUID, actor_name: str, hook: str, *args: Any, user: Any = None, connection: Any = None
+) -> None:
+    """Run an optional method of an actor as an action is run; nothing where the class has none."""
+    actor_type = registry.get(actor_name)
+    function = actor_type.hooks.get(hook)
+    if function is None:
+        return
+    row = get_store().get(actor_id)
+    if row is None:
+        raise ActorNotFound(f"{actor_name} {actor_id} was destroyed", metadata={"id": str(actor_id)})
+    context = ActionContext(actor_type, actor_id, row.key, user=user, connection=connection)
+    with transaction.atomic(using=settings.DATABASE):
+        _run(context, function, actor_type.bind(actor_id, context.key), args, {})
+        if context.wants_destroy:
+            _destroy_now(actor_type, actor_id, row.key)
+
+
+def _run(
+    context: ActionContext,
+    function: Callable[..., Any],
+    bound: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    convert: Callable[[Any], Any] | None = None,
+) -> Any:
+    try:
+        if inspect.iscoroutinefunction(function):
+            context.preload()
+        result = invoke(function, bound, context, *args, **kwargs)
+        if convert is not None:
+            result = convert(result)
+        context.finish()
+        return result
+    finally:
+        context.close()
+
+
+def on_created(actor_type: ActorType, actor_id: UUID, stored_key: str, given: Any) -> None:
+    """``create_state`` and ``on_create``, in the creator's transaction, after the rows are there."""
+    bound = actor_type.bind(actor_id, ActionContext(actor_type, actor_id, stored_key).key)
+    create_state, on_create = actor_type.hooks.get("create_state"), actor_type.hooks.get("on_create")
+    if create_state is not None:
+        context = ActionContext(
+            actor_type, actor_id, stored_key, stateless="create_state returns the state; there is none yet"
+        )
+        context.begin_state(invoke(create_state, bound, context, given))
+        context.finish()
+    if on_create is not None:
+        context = ActionContext(actor_type, actor_id, stored_key)
+        _run(context, on_create, bound, (given,), {})
+        if context.wants_destroy:
+            _destroy_now(actor_type, actor_id, stored_key)
+
+
+def destroy(actor_id: UUID, actor_name: str) -> bool:
+    """Destroy the actor, its ``on_destroy`` first, in one transaction. False when it is gone already."""
+    with transaction.atomic(using=settings.DATABASE):
+        row = get_store().get(actor_id)
+        if row is None:
+            return False
+        actor_type = registry.find(actor_name)
+        if actor_type is None:  # its class is gone; its rows must be able to follow
+            return bool(get_store().destroy(actor_id))
+        return _destroy_now(actor_type, actor_id, row.key)
+
+
+def _destroy_now(actor_type: ActorType, actor_id: UUID, stored_key: str) -> bool:
+    hook = actor_type.hooks.get("on_destroy")
+    if hook is not None:
+        context = ActionContext(actor_type, actor_id, stored_key)
+        _run(context, hook, actor_type.bind(actor_id, context.key), (), {})
+    return bool(get_store().destroy(actor_id))

@@ -1,0 +1,269 @@
+"""``c``: what actions and the hooks of creation and destruction are given.
+
+State is read at first touch and written once, at the end, in the same transaction; broadcasts, messages to the actor
+itself and ``destroy`` are collected and carried out then. So an action that raises leaves no trace, and one that only
+touches state locks nothing but its state's row (engineering notes 3.1).
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, NoReturn
+from uuid import UUID
+
+from rivet_workflows import codec, keys
+from rivet_workflows.client import sending
+from rivet_workflows.client.moments import from_micros
+from rivet_workflows.conf import settings
+from rivet_workflows.exceptions import ActorBusy, RivetError
+from rivet_workflows.markers import Event, Queue
+from rivet_workflows.records import Outgoing
+from rivet_workflows.registry import ActorType
+from rivet_workflows.store import get_store
+
+if TYPE_CHECKING:
+    from rivet_workflows.client.base import Client
+
+__all__ = ["ActionContext"]
+
+logger = logging.getLogger("rivet_workflows.actions")
+
+
+class ActionContext:
+    """What an action or hook may use; valid while it runs.
+
+    ``user`` is who called over REST or WebSocket, ``connection`` the WebSocket it came over; both None otherwise.
+    """
+
+    def __init__(
+        self,
+        actor_type: ActorType,
+        actor_id: UUID,
+        stored_key: str,
+        *,
+        read_only: bool = False,
+        stateless: str | None = None,
+        user: Any = None,
+        connection: Any = None,
+    ) -> None:
+        self.actor_id = actor_id
+        self.name = actor_type.name
+        self.user = user
+        self.connection = connection
+        self.queue = SelfQueue(self)
+        self._type = actor_type
+        self._stored_key = stored_key
+        self._read_only = read_only
+        #: Why there is no state (yet).
+        self._stateless = stateless
+        self._state: _State | None = None
+        self._events: list[tuple[str, str]] = []
+        self._sends: list[Outgoing] = []
+        self._destroy = False
+        self._over = False
+
+    # -- what it is about
+
+    @property
+    def key(self) -> str | tuple[str, ...]:
+        return keys.decode(self._stored_key)
+
+    @property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger that says which actor it is about."""
+        about = {"rivet_actor": self.name, "rivet_actor_id": str(self.actor_id)}
+        return logging.LoggerAdapter(logging.getLogger(f"rivet_workflows.actor.{self.name}"), about)
+
+    def now(self) -> datetime:
+        """The time as the workers' timers know it; aware, UTC."""
+        return from_micros(get_store().clock.now())
+
+    def client(self) -> Client:
+        """The client for calls to other actors. What it sends and creates joins this transaction."""
+        from rivet_workflows import client
+
+        return client.default
+
+    # -- state
+
+    @property
+    def state(self) -> Any:
+        """The actor's state: change it in place or assign it. Read at first touch; then nobody else changes it until
+        this action is over, except in a ``read_only`` one, which sees a copy."""
+        return self._loaded().value
+
+    @state.setter
+    def state(self, value: Any) -> None:
+        if self._read_only:
+            self._refuse_change("assign c.state")
+        self._loaded().value = value
+
+    @property
+    def vars(self) -> NoReturn:
+        raise RivetError(
+            "c.vars is kept by the worker that holds the actor and is not there in an action of the caller's process: "
+            "mark the action @action(on_worker=True), or keep the value in c.state"
+        )
+
+    def preload(self) -> None:
+        """Read the state now: an event loop may not do it at first touch."""
+        if self._type.state_enabled and self._stateless is None:
+            self._loaded()
+
+    def _loaded(self) -> _State:
+        if self._state is None:
+            self._usable("c.state")
+            if self._stateless is not None:
+                raise RivetError(self._stateless)
+            if not self._type.state_enabled:
+                raise RivetError(
+                    f"{self.name} declares no state: give the class a state = … or a create_state"
+                )
+            self._state = _State.read(self)
+        return self._state
+
+    def begin_state(self, value: Any) -> None:
+        """Take what ``create_state`` returned."""
+        version, text = get_store().load_state(self.actor_id)
+        self._state = _State(value, text, version)
+
+    # -- effects
+
+    def broadcast(self, event: str | Event[Any], payload: Any = None) -> None:
+        """Send an event to all that subscribed, when this transaction commits. A declared type is checked here."""
+        self._changing("c.broadcast")
+        name = event.name if isinstance(event, Event) else event
+        declared = self._type.events.get(name)
+        if declared is not None:
+            payload = declared.validate_payload(payload)
+        self._events.append((name, sending.encoded(payload, "MAX_PAYLOAD", f'payload of event "{name}"')))
+
+    def destroy(self) -> None:
+        """Destroy the actor at the end of this action: state, queues, history and events go; its key is free again."""
+        self._changing("c.destroy")
+        self._destroy = True
+
+    @property
+    def schedule(self) -> NoReturn:
+        raise NotImplementedError(
+            "c.schedule comes with schedules, in a later version; until then use delay= of a send"
+        )
+
+    @property
+    def cron(self) -> NoReturn:
+        raise NotImplementedError("c.cron comes with schedules, in a later version")
+
+    def _changing(self, what: str) -> None:
+        self._usable(what)
+        if self._read_only:
+            self._refuse_change(what)
+
+    def _usable(self, what: str) -> None:
+        if self._over:
+            raise RivetError(f"{what} was used after its action was over; return what is needed instead")
+
+    def _refuse_change(self, what: str) -> NoReturn:
+        raise RivetError(
+            f"{what} changes something, but the action is @action(read_only=True): leave read_only out"
+        )
+
+    # -- the end
+
+    def finish(self) -> None:
+        """Write what was collected. The lock order of ``store`` is kept: state, then the run row for events."""
+        store = get_store()
+        if self._state is not None:
+            self._state.write(self)
+        if self._events:
+            store.add_events(self.actor_id, self._events)
+        if self._sends:
+            store.send(self._sends)
+        self._over = True
+
+    @property
+    def wants_destroy(self) -> bool:
+        return self._destroy
+
+    def close(self) -> None:
+        """No use after this."""
+        self._over = True
+
+
+class SelfQueue:
+    """``c.queue``: messages to the actor itself. They go out with the action's transaction."""
+
+    def __init__(self, context: ActionContext) -> None:
+        self._context = context
+
+    def send(
+        self,
+        queue: str | Queue[Any, Any],
+        body: Any = None,
+        *,
+        delay: float | timedelta | None = None,
+        dedupe_key: str | None = None,
+    ) -> None:
+        """Put ``body`` into one of the actor's own queues; like :meth:`Handle.send`, without waiting."""
+        context = self._context
+        context._changing("c.queue.send")
+        message = sending.outgoing(
+            context.actor_id, context.name, queue, body, delay=delay, dedupe_key=dedupe_key
+        )
+        context._sends.append(message)
+
+
+class _State:
+    """The state as loaded and as it is now."""
+
+    def __init__(self, value: Any, text: str | None, version: int) -> None:
+        self.value = value
+        self._text = text
+        self._version = version
+
+    @classmethod
+    def read(cls, context: ActionContext) -> _State:
+        store = get_store()
+        if context._read_only:
+            row = store.load_state(context.actor_id)
+        else:
+            row = store.lock_state(context.actor_id, settings.ACTION_LOCK_TIMEOUT)
+        version, text = row
+        value = None if text is None else _fitting(context, codec.loads(text))
+        return cls(value, text, version)
+
+    def write(self, context: ActionContext) -> None:
+        text = self._encoded(context)
+        if text == self._text:
+            return
+        if context._read_only:
+            raise RivetError(
+                "the action changed c.state, but it is @action(read_only=True): the change would be lost. "
+                "Leave read_only out, or work on a copy"
+            )
+        hook = context._type.hooks.get("on_state_change")
+        if hook is not None:
+            self._tell(hook, context)
+            if self._encoded(context) != text:
+                raise RivetError("on_state_change changed the state it was told of; change it in the action")
+        if not get_store().save_state(context.actor_id, self._version, text):
+            # On SQLite with deferred transactions nothing is locked before the first write.
+            raise ActorBusy(f"the state of {context.name} was changed meanwhile; try again")
+
+    def _encoded(self, context: ActionContext) -> str:
+        return sending.encoded(self.value, "MAX_STATE", f"state of {context.name}")
+
+    def _tell(self, hook: Any, context: ActionContext) -> None:
+        from rivet_workflows.client.invoking import invoke
+
+        invoke(hook, context._type.bind(context.actor_id, context.key), context, self.value)
+
+
+def _fitting(context: ActionContext, stored: Any) -> Any:
+    """The stored state as the class now declares it: ``migrate_state`` has the first word."""
+    hook = context._type.hooks.get("migrate_state")
+    if hook is None:
+        return stored
+    from rivet_workflows.client.invoking import invoke
+
+    return invoke(hook, context._type.bind(context.actor_id, context.key), context, stored)
