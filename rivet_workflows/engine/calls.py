@@ -483,11 +483,9 @@ class QueueCall(Call):
         machine = self.scope.machine
         records: Sequence[Sequence[Any]] = machine.codec.loads(self.entry.output or "[]")
         messages = [
-            Message(id=r[0], name=r[1], body=r[2], created_at=instant(r[3]))._bind(machine) for r in records
+            Message(id=number, name=name, body=body, created_at=instant(sent))._bind(machine, bool(completable))
+            for number, name, body, sent, completable in records
         ]
-        for message, record in zip(messages, records, strict=True):
-            if record[4]:
-                message.__dict__["_completable"] = True
         if not self.single:
             return True, messages
         if messages:

@@ -512,7 +512,7 @@ class Machine:
         """``message.complete(response)`` in run: immediate, and idempotent."""
         if self.stopped:
             raise Stopped
-        if not message.__dict__.get("_completable"):
+        if not message._completable:
             raise RivetError(
                 f"message {message.id} of queue {message.name!r} was not received with completable=True "
                 "and cannot be completed"
@@ -649,7 +649,13 @@ def covers(prune: Prune, row: Entry) -> bool:
 
 def _coroutine(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     coro = function(*arguments)
+    if isinstance(coro, Call | Done):
+        return _awaited(coro)  # a lambda: ``lambda b: b.step("fetch", fetch)``
     if not (hasattr(coro, "send") and hasattr(coro, "throw")) or not hasattr(coro, "cr_code"):
         name = getattr(function, "__qualname__", repr(function))
         raise TypeError(f"{name} must be an async function (async def), it returned {type(coro).__name__}")
     return coro
+
+
+async def _awaited(call: Call | Done) -> Any:
+    return await call

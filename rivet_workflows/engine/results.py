@@ -15,8 +15,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+class _Bound:
+    """What ties a message to the run that received it: in slots, as it is no part of the message's value."""
+
+    __slots__ = ("_completable", "_machine")
+
+
 @dataclass
-class Message(Generic[T]):
+class Message(_Bound, Generic[T]):
     """A received message. ``id`` is its number, ``name`` its queue, ``body`` what was sent."""
 
     id: int
@@ -30,7 +36,7 @@ class Message(Generic[T]):
         Inside a step use ``step.complete(message, response)``. Raises RivetError when the message was not received
         as completable, SerializationError when the response cannot be stored.
         """
-        machine: Machine | None = self.__dict__.get("_machine")
+        machine: Machine | None = getattr(self, "_machine", None)
         if machine is None:
             raise RivetError(
                 f"message {self.id} of queue {self.name!r} cannot be completed here: in a step use "
@@ -38,8 +44,9 @@ class Message(Generic[T]):
             )
         return machine.complete_message(self, response)
 
-    def _bind(self, machine: Machine) -> Message[T]:
-        self.__dict__["_machine"] = machine
+    def _bind(self, machine: Machine, completable: bool) -> Message[T]:
+        self._machine = machine
+        self._completable = completable
         return self
 
 

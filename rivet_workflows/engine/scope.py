@@ -113,7 +113,7 @@ class Scope:
     def rng(self) -> random.Random:
         """Seeded by the actor and the place, so a replay draws the same numbers."""
         if self._rng is None:
-            self._rng = random.Random(f"{self.machine.actor_id}:{self.path}")  # noqa: S311  # must be predictable
+            self._rng = random.Random(f"{self.machine.actor_id}:{self.path}")  # must be predictable
         return self._rng
 
     def unmet(self) -> list[Entry]:

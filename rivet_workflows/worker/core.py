@@ -472,6 +472,10 @@ class Core:
                 holding.looking = True
                 self._orders.looks.append(Look(actor_id, *wanted))
         due = machine.next_due
+        if due is not None and due <= self.now and not machine.over:
+            # Due already (it was, when the actor was taken up): before it could be let go again.
+            self._feed(holding, lambda machine: machine.time(self.now))
+            return
         if due is not None and holding.due != due:
             holding.due = due
             heapq.heappush(self._due, (due, actor_id))
@@ -513,6 +517,8 @@ class Core:
                 if rec is not None and "z" in rec:
                     rec["z"] = max(0, rec["z"] - 1)
             due, inflight = self.now, machine.inflight()
+        elif machine.wants_look() is not None:
+            due = self.now  # it waits for messages, and nobody has looked whether they are there already
         self._orders.releases.append(Release(holding.claimed.actor_id, holding.claimed.epoch, due, inflight))
         self._drop(holding, cancel=False)
 

@@ -118,11 +118,14 @@ class MemoryStore:
         return number
 
     def heartbeat(self, worker_id: int) -> int:
-        self.workers[worker_id] = self.now()
+        if worker_id in self.workers:
+            self.workers[worker_id] = self.now()
         return self.now()
 
     def dead_workers(self, lease: int) -> list[int]:
-        return [w for w, beat in self.workers.items() if beat + lease < self.now()]
+        late = [w for w, beat in self.workers.items() if beat + lease < self.now()]
+        orphans = {row.owner for row in self.rows.values() if row.owner is not None} - self.workers.keys()
+        return late + sorted(orphans)
 
     def forget_worker(self, worker_id: int) -> bool:
         if any(row.owner == worker_id for row in self.rows.values()):

@@ -14,7 +14,7 @@ from uuid import UUID
 from rivet_workflows import codec
 from rivet_workflows.engine import Program
 from rivet_workflows.exceptions import ErrorInfo
-from rivet_workflows.records import Claimed, StateWrite
+from rivet_workflows.records import Claimed, Commit, CommitItem, CommitResult, Release, StateWrite
 from rivet_workflows.worker.core import Core, CoreLimits
 from rivet_workflows.worker.orders import Effects, ErrorEvent, StateChange, StepReport, StepStart
 from rivet_workflows.worker.state import Conflict, prepare
@@ -68,6 +68,8 @@ class SimStep:
 
 
 class SimWorker:
+    Step = SimStep
+
     def __init__(
         self, store: MemoryStore, programs: Runs, types: dict[str, str], limits: CoreLimits | None = None
     ) -> None:
@@ -80,6 +82,7 @@ class SimWorker:
         self.errors: list[ErrorEvent] = []
         self.cancelled: list[Any] = []
         self.calls: list[tuple[UUID, str]] = []
+        self.unreleased: list[Release] = []
 
     def claim(self) -> int:
         claimed, _ = self.store.claim(self.id, self.types, self.core.room)
@@ -96,18 +99,18 @@ class SimWorker:
         core, store = self.core, self.store
         core.tick(store.now())
         orders = core.orders()
+        self.release()
         if not orders:
             return False
         if orders.looks:
             core.looked(store.look(orders.looks), store.now())
         if orders.commits:
-            core.committed(store.commit_group(orders.commits), store.now())
+            core.committed(self.commit(orders.commits), store.now())
         self.attempts += orders.starts
         self.cancelled += orders.cancels
         gone = set(orders.cancels)
         self.attempts = [start for start in self.attempts if start.token not in gone]
-        if orders.releases:
-            store.release(orders.releases)
+        self.unreleased += orders.releases
         if orders.reloads:
             claimed = store.load(self.id, orders.reloads)
             core.loaded(claimed, store.now())
@@ -117,7 +120,16 @@ class SimWorker:
         for actor_id, checkpoints in orders.rollbacks:
             core.rolled_back(actor_id, store.rollback_rows(actor_id, checkpoints), store.now())
         self.errors += orders.errors
+        self.release()
         return True
+
+    def release(self) -> None:
+        """Give back; rows that are locked stay for another time."""
+        busy = {r.actor_id for r in self.store.release(self.unreleased) if r.outcome is Commit.BUSY}
+        self.unreleased = [release for release in self.unreleased if release.actor_id in busy]
+
+    def commit(self, items: list[CommitItem]) -> list[CommitResult]:
+        return self.store.commit_group(items)
 
     def settle(self) -> bool:
         """Rounds of orders until there are none; False when there were none at all."""
@@ -138,7 +150,7 @@ class SimWorker:
 
     def run(self, start: StepStart, error: BaseException | None = None, **flags: Any) -> StepReport:
         self.calls.append((start.token.actor_id, start.name))
-        step = SimStep(self, start)
+        step = self.Step(self, start)
         try:
             if error is not None:
                 raise error
