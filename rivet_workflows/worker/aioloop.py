@@ -1,0 +1,216 @@
+"""The event loop that ``async def`` steps run on: a thread of its own, ordinary tasks, so many at a time.
+
+A loop apart from the worker's core, so that a step that blocks it stops other async steps and nothing else. Steps
+are real tasks: driven any other way, ``asyncio.timeout()`` before the first suspension fails.
+
+Django runs the sync parts of async code (its ORM) on the thread of a ``ThreadSensitiveContext``. One per step costs
+7.8 ms and a database connection that nobody closes, so the contexts are pooled: each keeps its one thread, and that
+keeps a healthy connection. A context whose thread may still be busy, because its step was cancelled, is not given on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import logging
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import Executor
+from typing import Any
+
+from asgiref.sync import SyncToAsync, ThreadSensitiveContext
+
+from rivet_workflows.crashpoints import crashpoint
+from rivet_workflows.worker.attempt import Attempt, drive
+from rivet_workflows.worker.connections import Health, Outages, close_all
+from rivet_workflows.worker.context import StepEnvironment
+from rivet_workflows.worker.orders import StepReport
+
+logger = logging.getLogger("rivet_workflows.worker")
+
+
+class _Lane:
+    """A pooled context. Its thread exists once a step has used the ORM or ``sync_to_async``."""
+
+    __slots__ = ("context", "health")
+
+    def __init__(self, outages: Outages) -> None:
+        self.context = ThreadSensitiveContext()
+        self.health = Health(outages)
+
+    @property
+    def executor(self) -> Executor | None:
+        return SyncToAsync.context_to_thread_executor.get(self.context)
+
+    def before(self) -> None:
+        executor = self.executor
+        if executor is not None and self.health.due():
+            executor.submit(self.health.before)  # one thread: it runs before whatever the step submits
+
+    def after(self, *, failed: bool) -> None:
+        self.health.used()
+        executor = self.executor
+        if executor is not None and failed:
+            executor.submit(self.health.after, failed=True)
+
+    def close(self) -> None:
+        """End its thread, once that is free, with its connections. Does not wait."""
+        executor = SyncToAsync.context_to_thread_executor.pop(self.context, None)
+        if executor is not None:
+            executor.submit(close_all)
+            executor.shutdown(wait=False)
+
+
+class _Run:
+    """An attempt on its way through the loop."""
+
+    __slots__ = ("attempt", "awaitable", "deadline", "lane", "taken_back", "task")
+
+    def __init__(self, attempt: Attempt, awaitable: Awaitable[Any] | None) -> None:
+        self.attempt = attempt
+        #: Given when a ``def`` step turned out to return something to await.
+        self.awaitable = awaitable
+        self.deadline: asyncio.TimerHandle | None = None
+        self.lane: _Lane | None = None
+        self.task: asyncio.Task[None] | None = None
+        #: Timed out or cancelled: what it still reports is not wanted, its lane not reused.
+        self.taken_back = False
+
+    def drop(self) -> None:
+        """It will not begin. A coroutine that exists already is closed, or Python would complain of it."""
+        if inspect.iscoroutine(self.awaitable):
+            self.awaitable.close()
+
+
+class StepLoop:
+    """Runs attempts of ``async def`` steps. ``done`` and ``late`` are called on the loop's thread."""
+
+    def __init__(
+        self,
+        env: StepEnvironment,
+        concurrency: int,
+        outages: Outages,
+        done: Callable[[Attempt, StepReport], None],
+        late: Callable[[Attempt], None],
+    ) -> None:
+        self._env = env
+        self._concurrency = concurrency
+        self._outages = outages
+        self._done = done
+        self._late = late
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(_log_problem)
+        self._blank = contextvars.Context()
+        self._waiting: deque[_Run] = deque()
+        self._active: dict[Attempt, _Run] = {}
+        self._lanes: list[_Lane] = []
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    # -- from any thread
+
+    def submit(self, attempts: Iterable[tuple[Attempt, Awaitable[Any] | None]]) -> None:
+        """Run these, in order, as places get free. One wake-up of the loop, however many they are."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="rivet-async", daemon=True)
+            self._thread.start()
+        runs = [_Run(attempt, awaitable) for attempt, awaitable in attempts]
+        self._loop.call_soon_threadsafe(self._enter, runs)
+
+    def cancel(self, attempts: Iterable[Attempt]) -> None:
+        """Cancel these; what they report from here on is dropped."""
+        if self._thread is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._take_back, list(attempts))
+
+    def stop(self, timeout: float) -> bool:
+        """Cancel everything and end the thread; whether it has ended within ``timeout`` seconds."""
+        if self._thread is None:
+            self._loop.close()
+            return True
+        self._loop.call_soon_threadsafe(self._finish)
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    # -- on the loop
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        while not self._stopping:
+            try:
+                self._loop.run_forever()
+            except BaseException as error:  # SystemExit in a task that a step has created ends run_forever
+                logger.error("%s was raised in a task that an async step created; the loop goes on", error)
+        for lane in self._lanes:
+            lane.close()
+        self._loop.close()
+
+    def _enter(self, runs: list[_Run]) -> None:
+        self._waiting.extend(runs)
+        self._fill()
+
+    def _fill(self) -> None:
+        while self._waiting and len(self._active) < self._concurrency and not self._stopping:
+            run = self._waiting.popleft()
+            if run.attempt.settled:
+                run.drop()
+                continue
+            self._active[run.attempt] = run
+            self._begin(run)
+
+    def _begin(self, run: _Run) -> None:
+        run.lane = lane = self._lanes.pop() if self._lanes else _Lane(self._outages)
+        lane.before()
+        context = self._blank.copy()
+        context.run(SyncToAsync.thread_sensitive_context.set, lane.context)
+        if run.attempt.timeout is not None:
+            run.deadline = self._loop.call_later(run.attempt.timeout, self._time_out, run)
+        run.task = self._loop.create_task(self._run(run), context=context)
+
+    async def _run(self, run: _Run) -> None:
+        crashpoint("before-body")
+        report = await drive(run.attempt, run.awaitable, self._env)
+        crashpoint("after-body")
+        if run.deadline is not None:
+            run.deadline.cancel()
+        if not run.taken_back:
+            assert run.lane is not None
+            run.lane.after(failed=not report.ok)
+            self._lanes.append(run.lane)
+            self._done(run.attempt, report)
+            self._leave(run)
+
+    def _time_out(self, run: _Run) -> None:
+        self._late(run.attempt)
+        self._take_back([run.attempt])
+
+    def _take_back(self, attempts: list[Attempt]) -> None:
+        for attempt in attempts:
+            run = self._active.get(attempt)
+            if run is None:
+                continue  # it has ended, or has not begun: _fill passes over it
+            run.taken_back = True
+            assert run.task is not None
+            assert run.lane is not None
+            run.task.cancel()
+            run.task.add_done_callback(lambda _, lane=run.lane: lane.close())  # type: ignore[misc]
+            self._leave(run)
+
+    def _leave(self, run: _Run) -> None:
+        """Its place is free, also where it does not heed its cancellation."""
+        if self._active.pop(run.attempt, None) is not None:
+            self._fill()
+
+    def _finish(self) -> None:
+        self._stopping = True
+        for run in self._waiting:
+            run.drop()
+        self._waiting.clear()
+        self._take_back(list(self._active))
+        # Two turns: one for the cancellations to be thrown, one for what they let end.
+        self._loop.call_soon(self._loop.call_soon, self._loop.stop)
+
+
+def _log_problem(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    logger.error("In an async step: %s", context.get("message"), exc_info=context.get("exception"))

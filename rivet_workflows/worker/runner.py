@@ -1,0 +1,197 @@
+"""Runs steps: ``def`` on threads, ``async def`` on the loop; hands each report over once.
+
+Each attempt is *settled* exactly once, by whoever is first: its code that ends, its timeout, a cancellation, the stop
+of the worker. What comes later is dropped: a late result of a timed-out step cannot become a second one.
+
+Called by the thread of the core; calls ``deliver`` from the threads of the steps.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from functools import lru_cache
+from typing import Any
+
+from asgiref.sync import iscoroutinefunction
+
+from rivet_workflows.crashpoints import crashpoint
+from rivet_workflows.worker.aioloop import StepLoop
+from rivet_workflows.worker.attempt import Attempt
+from rivet_workflows.worker.connections import Outages
+from rivet_workflows.worker.context import StepEnvironment
+from rivet_workflows.worker.orders import StepReport, StepStart, StepToken
+from rivet_workflows.worker.threads import Threads
+
+logger = logging.getLogger("rivet_workflows.worker")
+
+Deliver = Callable[[StepToken, StepReport], None]
+
+
+class _StepJob:
+    """A ``def`` step, for a thread."""
+
+    __slots__ = ("_runner", "attempt")
+
+    def __init__(self, attempt: Attempt, runner: StepRunner) -> None:
+        self.attempt = attempt
+        self._runner = runner
+
+    @property
+    def timeout(self) -> float | None:
+        return self.attempt.timeout
+
+    def run(self) -> bool:
+        attempt, runner = self.attempt, self._runner
+        if attempt.settled:
+            return True
+        crashpoint("before-body")
+        try:
+            value = attempt.call()
+        except BaseException as error:
+            report = attempt.failed(error)
+        else:
+            if inspect.isawaitable(value):
+                # A decorator hid the ``async def``: its coroutine belongs on the loop.
+                runner._loop.submit([(attempt, value)])
+                return True
+            report = attempt.succeeded(value, runner._env)
+        crashpoint("after-body")
+        runner._settle(attempt, report)
+        return report.ok
+
+    def time_out(self) -> None:
+        self._runner._late(self.attempt)
+
+
+class _Errand:
+    """Work of the engine's own that must not be done on the core's thread: merges, hooks."""
+
+    __slots__ = ("_function",)
+
+    timeout: float | None = None
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self._function = function
+
+    def run(self) -> bool:
+        try:
+            self._function()
+        except BaseException:
+            logger.exception("An errand of the worker failed")
+            return False
+        return True
+
+    def time_out(self) -> None:
+        """Errands have no timeout."""
+
+
+class StepRunner:
+    """The side of the worker on which users' code runs.
+
+    ``deliver`` gets each report, on the thread that made it. ``exhausted`` is called when every step thread is stuck
+    in a step that has timed out, and there may be no more of them.
+    """
+
+    def __init__(
+        self,
+        env: StepEnvironment,
+        deliver: Deliver,
+        *,
+        threads: int,
+        concurrency: int,
+        exhausted: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._env = env
+        self._deliver = deliver
+        self._running: dict[StepToken, Attempt] = {}
+        self.outages = Outages()
+        self._threads = Threads(threads, "rivet-step", self.outages, exhausted)
+        # Apart from the steps', so that a merge never waits for a slow step.
+        self._errands = Threads(2, "rivet-errand", self.outages)
+        self._loop = StepLoop(env, concurrency, self.outages, self._settle, self._late)
+
+    @property
+    def running(self) -> int:
+        """Attempts that were started and are not settled."""
+        return len(self._running)
+
+    def start(self, starts: Iterable[StepStart]) -> None:
+        """Run these. Their starts are durable."""
+        jobs: list[_StepJob] = []
+        tasks: list[tuple[Attempt, Awaitable[Any] | None]] = []
+        for start in starts:
+            attempt = Attempt(start, self._env)
+            self._running[start.token] = attempt
+            if _is_async(start.function):
+                tasks.append((attempt, None))
+            else:
+                jobs.append(_StepJob(attempt, self))
+        if tasks:
+            self._loop.submit(tasks)
+        if jobs:
+            self._threads.submit(jobs)
+
+    def cancel(self, tokens: Iterable[StepToken]) -> None:
+        """Their results are not wanted: cancel the tasks, tell the threads. Nothing is reported of them."""
+        attempts = [attempt for token in tokens if (attempt := self._take(token)) is not None]
+        for attempt in attempts:
+            attempt.context.end("was cancelled", cancelled=True)
+        if attempts:
+            self._loop.cancel(attempts)
+
+    def abandon(self) -> None:
+        """The worker cannot wait any longer: report everything that is not settled as abandoned."""
+        attempts = [attempt for token in list(self._running) if (attempt := self._take(token)) is not None]
+        self._loop.cancel(attempts)
+        for attempt in attempts:
+            self._deliver(attempt.start.token, attempt.abandoned())
+
+    def errand(self, function: Callable[[], None]) -> None:
+        """Run ``function`` on a thread that has a healthy database connection. What it raises is logged."""
+        self._errands.submit([_Errand(function)])
+
+    def stop(self, timeout: float) -> bool:
+        """End all threads; False when some still run users' code after ``timeout`` seconds."""
+        self._threads.stop()
+        self._errands.stop()
+        ended = self._loop.stop(timeout)
+        return (
+            self._threads.join(timeout if ended else 0)
+            and self._errands.join(timeout if ended else 0)
+            and ended
+        )
+
+    # -- on the threads of the steps
+
+    def _take(self, token: StepToken) -> Attempt | None:
+        """Settle: whoever gets the attempt here decides how it ended. Atomic, as ``dict.pop`` is."""
+        attempt = self._running.pop(token, None)
+        if attempt is not None:
+            attempt.settled = True
+        return attempt
+
+    def _settle(self, attempt: Attempt, report: StepReport) -> None:
+        if self._take(attempt.start.token) is not None:
+            self._deliver(attempt.start.token, report)
+        else:
+            logger.info("The late result of step %r is dropped", attempt.start.name)
+
+    def _late(self, attempt: Attempt) -> None:
+        if self._take(attempt.start.token) is not None:
+            self._deliver(attempt.start.token, attempt.timed_out())
+
+
+@lru_cache(maxsize=4096)
+def _is_async_plain(function: Any) -> bool:
+    return bool(iscoroutinefunction(function) or iscoroutinefunction(getattr(function, "__call__", None)))  # noqa: B004
+
+
+def _is_async(function: Any) -> bool:
+    # Bound methods are made anew at each look-up; the function behind them is not.
+    plain = getattr(function, "__func__", function)
+    try:
+        return _is_async_plain(plain)
+    except TypeError:  # not hashable
+        return bool(iscoroutinefunction(plain))

@@ -1,0 +1,16 @@
+"""Actors declared in a test are forgotten after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from rivet_workflows.registry import registry
+
+
+@pytest.fixture(autouse=True)
+def _own_actors() -> Iterator[None]:
+    before = registry.snapshot()
+    yield
+    registry.restore(before)
