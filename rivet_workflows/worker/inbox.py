@@ -1,0 +1,91 @@
+"""The one door into the core's thread: reports, bells and orders from outside, taken in batches.
+
+Any thread puts; the core's thread takes all there is, and sleeps here when there is nothing. It is roused once,
+however much comes in until it looks.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from rivet_workflows.records import StateWrite
+from rivet_workflows.worker.orders import StepReport, StepToken
+
+
+@dataclass(slots=True)
+class Mail:
+    """What came in since the last look."""
+
+    reports: list[tuple[StepToken, StepReport]] = field(default_factory=list)
+    remerged: list[tuple[UUID, StateWrite | None]] = field(default_factory=list)
+    #: Held actors for which something was written; ``rung_all``: it is not known which.
+    rung: set[UUID] = field(default_factory=set)
+    rung_all: bool = False
+    #: There may be actors to claim.
+    work: bool = False
+    #: A heartbeat was written: time to look for workers whose hearts stopped.
+    sweep: bool = False
+
+
+class Inbox:
+    """Thread-safe on the side of those who put; ``take`` belongs to one thread."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition(threading.Lock())
+        self._mail = Mail()
+        self._any = False
+        self._asleep = False
+
+    def report(self, token: StepToken, report: StepReport) -> None:
+        with self._changed:
+            self._mail.reports.append((token, report))
+            self._arrived()
+
+    def remerged(self, actor_id: UUID, write: StateWrite | None) -> None:
+        with self._changed:
+            self._mail.remerged.append((actor_id, write))
+            self._arrived()
+
+    def ring(self, actor_ids: Iterable[UUID] | None) -> None:
+        """Something was written for these actors; None: for any."""
+        with self._changed:
+            if actor_ids is None:
+                self._mail.rung_all = True
+            else:
+                self._mail.rung.update(actor_ids)
+            self._arrived()
+
+    def work(self) -> None:
+        with self._changed:
+            self._mail.work = True
+            self._arrived()
+
+    def sweep(self) -> None:
+        with self._changed:
+            self._mail.sweep = True
+            self._arrived()
+
+    def wake(self) -> None:
+        """Nothing came in, but what the core's thread waits for may have changed (a stop)."""
+        with self._changed:
+            self._arrived()
+
+    def take(self, timeout: float | None) -> Mail:
+        """All there is; waits up to ``timeout`` seconds for it (None: for ever, 0: not at all)."""
+        with self._changed:
+            if not self._any and timeout != 0:
+                self._asleep = True
+                self._changed.wait(timeout)
+                self._asleep = False
+            mail, self._mail = self._mail, Mail()
+            self._any = False
+            return mail
+
+    def _arrived(self) -> None:
+        self._any = True
+        if self._asleep:
+            self._asleep = False
+            self._changed.notify()

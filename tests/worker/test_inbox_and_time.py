@@ -1,0 +1,108 @@
+"""The door into the core's thread, and the estimate of the database's time."""
+
+from __future__ import annotations
+
+import threading
+from uuid import uuid4
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rivet_workflows.worker.dbtime import DatabaseTime
+from rivet_workflows.worker.inbox import Inbox
+from tests.worker.support import LONG, start
+
+SECOND = 1_000_000
+
+
+def test_all_that_came_is_taken_at_once_and_only_once():
+    inbox, order, actor = Inbox(), start(lambda step: None), uuid4()
+    inbox.report(order.token, None)
+    inbox.remerged(actor, None)
+    inbox.ring([actor])
+    inbox.ring(None)
+    inbox.work()
+    inbox.sweep()
+    mail = inbox.take(None)
+    assert mail.reports == [(order.token, None)]
+    assert mail.remerged == [(actor, None)]
+    assert mail.rung == {actor}
+    assert (mail.rung_all, mail.work, mail.sweep) == (True, True, True)
+    again = inbox.take(0)
+    assert (again.reports, again.rung, again.rung_all, again.work) == ([], set(), False, False)
+
+
+def test_what_comes_before_the_wait_ends_it():
+    inbox = Inbox()
+    inbox.wake()
+    inbox.take(None)  # would wait for ever
+
+
+def test_a_sleeper_is_roused():
+    inbox, taken = Inbox(), []
+    thread = threading.Thread(target=lambda: taken.append(inbox.take(LONG)))
+    thread.start()
+    inbox.work()
+    thread.join(LONG)
+    assert taken[0].work
+
+
+class Clocks:
+    """A monotonic clock and a database's, moved by hand."""
+
+    def __init__(self) -> None:
+        self.monotonic = 1000.0
+        self.database = 1_700_000_000 * SECOND
+        self.time = DatabaseTime(lambda: self.monotonic)
+
+    def move(self, seconds: float) -> None:
+        self.monotonic += seconds
+        self.database += int(seconds * SECOND)
+
+    def ask(self, before: float, after: float) -> None:
+        def question() -> int:
+            self.move(before)
+            now = self.database
+            self.move(after)
+            return now
+
+        self.time.read(question)
+
+
+durations = st.floats(min_value=0, max_value=100)
+
+
+@given(st.lists(st.tuples(durations, durations, durations), min_size=1, max_size=10), durations)
+def test_the_estimate_is_never_ahead(readings: list[tuple[float, float, float]], later: float):
+    clocks = Clocks()
+    for before, after, between in readings:
+        clocks.ask(before, after)
+        assert clocks.time.now() <= clocks.database
+        clocks.move(between)
+        assert clocks.time.now() <= clocks.database
+    clocks.move(later)
+    assert clocks.time.now() <= clocks.database
+
+
+def test_it_follows_and_a_quick_answer_improves_it():
+    clocks = Clocks()
+    clocks.ask(0, 2)
+    assert clocks.time.now() == clocks.database - 2 * SECOND
+    clocks.ask(0, 0)
+    assert clocks.time.now() == clocks.database
+    clocks.ask(0, 2)
+    assert clocks.database - clocks.time.now() < 1000
+
+
+def test_a_clock_that_is_set_back_is_followed():
+    clocks = Clocks()
+    clocks.ask(0, 0)
+    clocks.database -= 60 * SECOND
+    clocks.ask(0, 0.1)
+    assert clocks.time.now() <= clocks.database
+
+
+def test_before_the_first_reading_there_is_no_time():
+    with pytest.raises(RuntimeError):
+        DatabaseTime().now()
