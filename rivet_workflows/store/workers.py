@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from uuid import UUID
 
 from rivet_workflows.models import Run, Timer, Worker
 from rivet_workflows.records import TimerKind
 from rivet_workflows.store.base import StoreBase
 from rivet_workflows.store.errors import WorkerForgotten
+from rivet_workflows.store.rows import type_id
 
 
 class WorkerVerbs(StoreBase):
@@ -52,7 +55,21 @@ class WorkerVerbs(StoreBase):
                 known.setdefault(name, set()).add(code)
         return known
 
-    def held(self, worker_id: int) -> dict[object, int]:
+    def next_wake(self, types: Iterable[str]) -> int | None:
+        """When the next wake of these actors that is not due yet will be; None: there is none. One look into the
+        index for each type."""
+        now = self.clock.now()
+        moments = (
+            Timer.objects.using(self.alias)
+            .filter(type_id=type_id(name), due__gt=now)
+            .order_by("due")
+            .values_list("due", flat=True)
+            .first()
+            for name in types
+        )
+        return min((at for at in moments if at is not None), default=None)
+
+    def held(self, worker_id: int) -> dict[UUID, int]:
         """The actors that the worker holds, with their epochs: what it compares with its memory after a lost
         answer to a claim."""
         rows = Run.objects.using(self.alias).filter(owner_id=worker_id)

@@ -25,7 +25,6 @@ from asgiref.sync import SyncToAsync, ThreadSensitiveContext
 from rivet_workflows.crashpoints import crashpoint
 from rivet_workflows.worker.attempt import Attempt, drive
 from rivet_workflows.worker.connections import Health, Outages, close_all
-from rivet_workflows.worker.context import StepEnvironment
 from rivet_workflows.worker.orders import StepReport
 
 logger = logging.getLogger("rivet_workflows.worker")
@@ -89,13 +88,11 @@ class StepLoop:
 
     def __init__(
         self,
-        env: StepEnvironment,
         concurrency: int,
         outages: Outages,
         done: Callable[[Attempt, StepReport], None],
         late: Callable[[Attempt], None],
     ) -> None:
-        self._env = env
         self._concurrency = concurrency
         self._outages = outages
         self._done = done
@@ -170,7 +167,7 @@ class StepLoop:
 
     async def _run(self, run: _Run) -> None:
         crashpoint("before-body")
-        report = await drive(run.attempt, run.awaitable, self._env)
+        report = await drive(run.attempt, run.awaitable)
         crashpoint("after-body")
         if run.deadline is not None:
             run.deadline.cancel()

@@ -11,6 +11,8 @@ from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Any
 
+from rivet_workflows import codec
+from rivet_workflows.conf import settings
 from rivet_workflows.exceptions import ErrorInfo, PayloadTooLarge, dotted_name
 from rivet_workflows.worker.context import StepContext, StepEnvironment
 from rivet_workflows.worker.orders import Effects, StepReport, StepStart
@@ -36,15 +38,15 @@ class Attempt:
             return start.function(self.context, *start.args, **start.kwargs)
         return start.function(*start.args, **start.kwargs)
 
-    def succeeded(self, value: Any, env: StepEnvironment) -> StepReport:
+    def succeeded(self, value: Any) -> StepReport:
         """The report of an attempt that returned ``value``; a failure when that, or the state, cannot be kept."""
         try:
             what = f'result of step "{self.start.name}"'
-            value, text = env.codec.roundtrip(value, what=what)
-            if len(text) > env.max_payload:
+            value, text = codec.roundtrip(value, what=what)
+            if len(text) > settings.MAX_PAYLOAD:
                 raise PayloadTooLarge(
-                    f"the {what} has {len(text)} bytes, MAX_PAYLOAD allows {env.max_payload}: store it where it "
-                    "belongs and return its key"
+                    f"the {what} has {len(text):,} bytes encoded; MAX_PAYLOAD allows {settings.MAX_PAYLOAD:,}. "
+                    "Store it where it belongs and return its key"
                 )
             effects = self.context.effects(ok=True)
         except BaseException as error:
@@ -102,10 +104,10 @@ def describe(error: BaseException) -> ErrorInfo:
         )
 
 
-async def drive(attempt: Attempt, awaitable: Awaitable[Any] | None, env: StepEnvironment) -> StepReport:
+async def drive(attempt: Attempt, awaitable: Awaitable[Any] | None) -> StepReport:
     """Run an ``async def`` step to its report. Nothing but the end of the task itself can get out of here."""
     try:
         value = await (attempt.call() if awaitable is None else awaitable)
     except BaseException as error:
         return attempt.failed(error)
-    return attempt.succeeded(value, env)
+    return attempt.succeeded(value)

@@ -10,16 +10,17 @@ May query the state through the function it is given; knows no queue, no thread 
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import UUID
 
-from rivet_workflows.engine.options import micros
-from rivet_workflows.exceptions import PayloadTooLarge, RivetError
+from rivet_workflows import codec, keys
+from rivet_workflows.client.invoking import invoke
+from rivet_workflows.client.sending import encoded, outgoing
+from rivet_workflows.exceptions import RivetError
 from rivet_workflows.records import Outgoing, StateWrite
 from rivet_workflows.worker import guard
 from rivet_workflows.worker.orders import Effects, StateChange, StepStart
@@ -36,62 +37,20 @@ class StepIsOver(RuntimeError):
     """A step context was used after its step had ended, timed out or been cancelled."""
 
 
-class Codec(Protocol):
-    """What steps need of :mod:`rivet_workflows.codec`."""
-
-    def dumps(self, value: object, *, what: str = ...) -> str: ...
-    def loads(self, text: str) -> Any: ...
-    def roundtrip(self, value: object, *, what: str = ...) -> tuple[object, str]: ...
-
-
-class StepOutbox:
-    """What ``step.client()`` is built on: ordinary handles, whose sends without ``wait`` go through here.
-
-    The client calls :meth:`add` in place of inserting the message, and :meth:`call_key` for everything that happens
-    at once (``create``, ``call``, ``send(wait=True)``): a repeated attempt makes the same keys in the same order, so
-    the receiver knows it again.
-    """
-
-    __slots__ = ("_calls", "_context")
-
-    def __init__(self, context: StepContext) -> None:
-        self._context = context
-        self._calls = 0
-
-    @property
-    def actor_id(self) -> UUID:
-        """Who sends."""
-        return self._context.actor_id
-
-    def add(self, message: Outgoing) -> None:
-        """Send ``message`` with the step's commit. Raises once the step is over."""
-        self._context._check("client")
-        self._context._sends.append(message)
-
-    def call_key(self) -> str:
-        """The idempotency key of the next immediate operation of this step."""
-        self._context._check("client")
-        self._calls += 1
-        return f"{self._context.idempotency_key}:{self._calls}"
-
-
 @dataclass(slots=True)
 class StepEnvironment:
     """What all steps of a worker share. Functions, so that tests and the testing kit can give their own."""
 
-    codec: Codec
     catalog: Callable[[str], ActorType]
-    #: The stored state of an actor, ``(version, text)``; a query on the calling thread's connection.
-    load_state: Callable[[UUID], tuple[int, str]]
+    #: The stored state of an actor, ``(version, text)``; a query on the calling thread's connection. No text: the
+    #: actor is older than its state.
+    load_state: Callable[[UUID], tuple[int, str | None]]
     #: The database's time, epoch microseconds, never ahead of it.
     now: Callable[[], int]
     #: The ``vars`` of the holding that a step belongs to; made at first touch.
     vars: Callable[[StepContext], Any]
-    #: ``rivet_workflows.client`` bound to a step's outbox.
-    client: Callable[[StepOutbox], Any]
-    max_payload: int = 1_048_576
-    max_state: int = 1_048_576
-    max_message: int = 65_536
+    #: The client whose sends join a step's commit.
+    client: Callable[[StepContext], Any]
 
 
 class StepQueue:
@@ -102,14 +61,23 @@ class StepQueue:
     def __init__(self, context: StepContext) -> None:
         self._context = context
 
-    def send(self, queue: Any, body: Any = None, *, delay: float | timedelta | None = None) -> None:
+    def send(
+        self,
+        queue: Any,
+        body: Any = None,
+        *,
+        delay: float | timedelta | None = None,
+        dedupe_key: str | None = None,
+    ) -> None:
         """Put a message into one of the actor's own queues when the step completes; a failed attempt sends nothing.
 
-        ``queue`` is a name or one of the actor's ``Queue`` attributes, ``delay`` seconds or a timedelta. Raises
-        ``QueueNotFound``, ``ValidationFailed`` for a body that is not of the declared type, ``SerializationError``,
-        ``PayloadTooLarge``.
+        The arguments are those of :meth:`Handle.send`, and it raises the same for them.
         """
-        self._context._send(queue, body, delay)
+        context = self._context
+        context._check("queue.send")
+        context.add_message(
+            outgoing(context.actor_id, context.name, queue, body, delay=delay, dedupe_key=dedupe_key)
+        )
 
 
 @dataclass(slots=True)
@@ -126,13 +94,13 @@ class StepContext:
 
     __slots__ = (
         "_cancelled",
+        "_client",
         "_completes",
         "_destroy",
         "_env",
         "_events",
         "_loaded",
         "_log",
-        "_outbox",
         "_over",
         "_sends",
         "_start",
@@ -150,7 +118,7 @@ class StepContext:
         self._sends: list[Outgoing] = []
         self._completes: list[tuple[int, str]] = []
         self._destroy = False
-        self._outbox: StepOutbox | None = None
+        self._client: Any = None
         self._log: logging.LoggerAdapter[logging.Logger] | None = None
 
     # -- identifiers, there for ever
@@ -167,8 +135,7 @@ class StepContext:
     @property
     def key(self) -> str | tuple[str, ...]:
         """The actor's key, as text; a tuple where it has several parts."""
-        parts = json.loads(self._start.key)
-        return parts[0] if len(parts) == 1 else tuple(parts)
+        return keys.decode(self._start.key)
 
     @property
     def step_name(self) -> str:
@@ -239,7 +206,7 @@ class StepContext:
     def input(self) -> Any:
         """What the actor was created with; a fresh copy each time."""
         self._check("input")
-        return None if self._start.input is None else self._env.codec.loads(self._start.input)
+        return None if self._start.input is None else codec.loads(self._start.input)
 
     def now(self) -> datetime:
         """The time, aware, by the database's clock and never ahead of it."""
@@ -265,8 +232,7 @@ class StepContext:
         declared = self.actor_type.events.get(name)
         if declared is not None:
             payload = declared.validate_payload(payload)
-        text = self._encode(payload, f'payload of event "{name}"', self._env.max_payload, "MAX_PAYLOAD")
-        self._events.append((name, text))
+        self._events.append((name, encoded(payload, "MAX_PAYLOAD", f'payload of event "{name}"')))
 
     def complete(self, message: Any, response: Any = None) -> None:
         """Complete a message that was received with ``completable=True``, and answer its sender, with the step.
@@ -278,8 +244,7 @@ class StepContext:
         declared = self.actor_type.queues.get(message.name)
         if declared is not None:
             response = declared.validate_reply(response)
-        what = f'response on queue "{message.name}"'
-        text = self._encode(response, what, self._env.max_payload, "MAX_PAYLOAD")
+        text = encoded(response, "MAX_PAYLOAD", f'response on queue "{message.name}"')
         if all(number != message.id for number, _ in self._completes):
             self._completes.append((message.id, text))
 
@@ -291,9 +256,9 @@ class StepContext:
     def client(self) -> Any:
         """The client. A ``send`` without ``wait`` joins the step's commit; everything else happens at once."""
         self._check("client")
-        if self._outbox is None:
-            self._outbox = StepOutbox(self)
-        return self._env.client(self._outbox)
+        if self._client is None:
+            self._client = self._env.client(self)
+        return self._client
 
     @property
     def schedule(self) -> NoReturn:
@@ -305,7 +270,12 @@ class StepContext:
         """Recurring schedules."""
         self._not_yet("cron")
 
-    # -- for the runner
+    # -- for the client and the runner
+
+    def add_message(self, message: Outgoing) -> None:
+        """Send it when the step completes. Raises once the step is over."""
+        self._check("client")
+        self._sends.append(message)
 
     @property
     def actor_type(self) -> ActorType:
@@ -362,35 +332,14 @@ class StepContext:
     def _load(self) -> _LoadedState:
         if self._loaded is None:
             self._require_state()
-            with guard.outside_the_loop():
-                version, text = self._env.load_state(self.actor_id)
-            self._loaded = _LoadedState(version, text, self._env.codec.loads(text))
+            version, text = self._stored_state()
+            self._loaded = _LoadedState(version, text, self._migrated(codec.loads(text)))
         return self._loaded
 
-    def _send(self, queue: Any, body: Any, delay: float | timedelta | None) -> None:
-        self._check("queue.send")
-        kind = self.actor_type
-        declared = kind.queue(queue)
-        name = declared.name if declared is not None else queue if isinstance(queue, str) else queue.name
-        if declared is not None:
-            body = declared.validate_body(body)
-        text = self._encode(body, f'body for queue "{name}"', self._env.max_message, "MAX_MESSAGE_SIZE")
-        after = micros(delay, "delay") if delay is not None else 0
-        self._sends.append(
-            Outgoing(
-                actor_id=self.actor_id,
-                queue=name,
-                body=text,
-                visible_at=self._env.now() + after if after else None,
-                max_queue_size=kind.options.max_queue_size,
-            )
-        )
-
-    def _encode(self, value: Any, what: str, limit: int, setting: str) -> str:
-        text = self._env.codec.dumps(value, what=what)
-        if len(text) > limit:
-            raise PayloadTooLarge(f"the {what} has {len(text)} bytes, {setting} allows {limit}")
-        return text
+    def _stored_state(self) -> tuple[int, str]:
+        with guard.outside_the_loop():
+            version, text = self._env.load_state(self.actor_id)
+        return version, self._encode_state(self.actor_type.initial_state()) if text is None else text
 
     def _state_change(self) -> StateChange | None:
         loaded = self._loaded
@@ -410,17 +359,35 @@ class StepContext:
         )
 
     def _updates_alone(self) -> StateChange:
-        with guard.outside_the_loop():
-            version, text = self._env.load_state(self.actor_id)
+        version, text = self._stored_state()
         return StateChange(None, None, None, self._updates, StateWrite(version, self._updated(text)))
 
     def _updated(self, text: str) -> str:
-        return apply_updates(text, self._updates, self._env.codec.loads, self._encode_state)
+        return apply_updates(text, self._updates, codec.loads, self._encode_state)
 
     def _encode_state(self, value: Any) -> str:
-        return self._encode(value, f"state of {self.name}", self._env.max_state, "MAX_STATE")
+        return encoded(value, "MAX_STATE", f"state of {self.name}")
 
     def _checked_state(self, value: Any, text: str) -> str:
-        """The text of a changed state as its declared type has it; ``ValidationFailed`` when it does not fit."""
-        valid = self.actor_type.validate_state(value)
-        return text if valid is value else self._encode_state(valid)
+        """The text of a changed state as its declared type has it; ``ValidationFailed`` when it does not fit. The
+        actor's ``on_state_change`` is told of it here, on the step's thread: what it broadcasts goes with the step."""
+        kind = self.actor_type
+        valid = kind.validate_state(value)
+        if valid is not value:
+            text = self._encode_state(valid)
+        hook = kind.hooks.get("on_state_change")
+        if hook is not None:
+            with guard.outside_the_loop():
+                invoke(hook, kind.bind(self.actor_id, self.key), self, valid)
+            if self._encode_state(valid) != text:
+                raise RivetError("on_state_change changed the state it was told of; change it in the step")
+        return text
+
+    def _migrated(self, stored: Any) -> Any:
+        """The stored state as the class now declares it: ``migrate_state`` has the first word."""
+        kind = self.actor_type
+        hook = kind.hooks.get("migrate_state")
+        if hook is None:
+            return stored
+        with guard.outside_the_loop():
+            return invoke(hook, kind.bind(self.actor_id, self.key), self, stored)

@@ -56,7 +56,7 @@ class _StepJob:
                 # A decorator hid the ``async def``: its coroutine belongs on the loop.
                 runner._loop.submit([(attempt, value)])
                 return True
-            report = attempt.succeeded(value, runner._env)
+            report = attempt.succeeded(value)
         crashpoint("after-body")
         runner._settle(attempt, report)
         return report.ok
@@ -110,7 +110,7 @@ class StepRunner:
         self._threads = Threads(threads, "rivet-step", self.outages, exhausted)
         # Apart from the steps', so that a merge never waits for a slow step.
         self._errands = Threads(2, "rivet-errand", self.outages)
-        self._loop = StepLoop(env, concurrency, self.outages, self._settle, self._late)
+        self._loop = StepLoop(concurrency, self.outages, self._settle, self._late)
 
     @property
     def running(self) -> int:

@@ -56,7 +56,7 @@ class _Parts:
 
 def prepare(
     change: StateChange,
-    load: Callable[[], tuple[int, str]],
+    load: Callable[[], tuple[int, str | None]],
     decode: Callable[[str], Any],
     encode: Callable[[Any], str],
 ) -> StateWrite | Conflict:
@@ -65,7 +65,9 @@ def prepare(
     ``load`` reads the stored state as ``(version, text)``. The result holds for that version only; when the
     commit finds another one, this is called again. Raises what an update function raises.
     """
-    version, stored = load()
+    version, found = load()
+    # None: the actor is older than its state, and nobody has stored one since the step looked.
+    stored = change.base or "null" if found is None else found
     text = stored
     if change.changed is not None:
         if change.base is None or version == change.base_version:

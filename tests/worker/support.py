@@ -15,6 +15,7 @@ from rivet_workflows.registry import registry
 from rivet_workflows.worker.context import StepEnvironment
 from rivet_workflows.worker.orders import StepReport, StepStart, StepToken
 from rivet_workflows.worker.runner import StepRunner
+from rivet_workflows.worker.stepclient import StepClient
 from rivet_workflows.worker.vars import VarsTable
 
 #: Seconds after which a test that waits for another thread has failed. Nothing waits that long when all is well.
@@ -25,25 +26,24 @@ LONG = 20
 class States:
     """Stored states, without a database."""
 
-    rows: dict[UUID, tuple[int, str]] = field(default_factory=dict)
+    rows: dict[UUID, tuple[int, str | None]] = field(default_factory=dict)
     loads: int = 0
 
     def put(self, actor_id: UUID, value: Any, version: int = 1) -> None:
         self.rows[actor_id] = (version, codec.dumps(value))
 
-    def load(self, actor_id: UUID) -> tuple[int, str]:
+    def load(self, actor_id: UUID) -> tuple[int, str | None]:
         self.loads += 1
         return self.rows[actor_id]
 
 
 def environment(states: States | None = None, **more: Any) -> StepEnvironment:
     given = {
-        "codec": codec,
         "catalog": registry.get,
         "load_state": (states or States()).load,
         "now": lambda: 1_700_000_000_000_000,
         "vars": VarsTable(),
-        "client": lambda outbox: outbox,
+        "client": StepClient,
     } | more
     return StepEnvironment(**given)
 

@@ -11,7 +11,7 @@ import pytest
 from rivet_workflows import Actor, Event, Queue, codec
 from rivet_workflows.exceptions import RivetError
 from rivet_workflows.records import Outgoing, StateWrite
-from rivet_workflows.worker.context import StepContext, StepIsOver, StepOutbox
+from rivet_workflows.worker.context import StepContext, StepIsOver
 from tests.worker.support import States, environment, run, start
 
 
@@ -91,12 +91,12 @@ def test_everything_else_raises_then_and_names_the_step(step: StepContext, use):
 
 
 def test_parts_kept_from_the_step_raise_too(step: StepContext):
-    queue, outbox = step.queue, step.client()
+    queue, client = step.queue, step.client()
     step.end("has ended")
     with pytest.raises(StepIsOver):
         queue.send("orders", 1)
     with pytest.raises(StepIsOver):
-        outbox.add(Outgoing(uuid4(), "q", "1"))
+        client.deliver(Outgoing(uuid4(), "q", "1"))
 
 
 @pytest.mark.parametrize("name", ["schedule", "cron"])
@@ -173,6 +173,54 @@ async def test_the_state_can_be_touched_under_a_running_loop(step: StepContext):
     assert step.state.status == "new"
 
 
+def test_a_hook_is_told_of_a_change_and_may_not_change_it(states: States):
+    seen = []
+
+    class Told(Actor):
+        state = CartState
+
+        def on_state_change(self, c, state):
+            seen.append(state.count)
+            c.broadcast("changed", state.count)
+            if state.count == 13:
+                state.count = 14
+
+    def step_with(count: int) -> StepContext:
+        number = uuid4()
+        states.put(number, CartState())
+        step = StepContext(start(lambda step: None, actor="told", actor_id=number), environment(states))
+        step.state.count = count
+        return step
+
+    assert step_with(1).effects(ok=True).events == [("changed", "1")]
+    with pytest.raises(RivetError, match="on_state_change changed"):
+        step_with(13).effects(ok=True)
+    assert step_with(0).effects(ok=True).state is None
+    assert seen == [1, 13]
+
+
+def test_an_old_state_is_migrated_as_it_is_read(states: States):
+    class Migrated(Actor):
+        state = CartState
+
+        def migrate_state(self, c, stored):
+            return CartState(status=stored["status"]) if isinstance(stored, dict) else stored
+
+    number = uuid4()
+    states.put(number, {"status": "old"})
+    step = StepContext(start(lambda step: None, actor="migrated", actor_id=number), environment(states))
+    assert step.state == CartState(status="old")
+    assert new_state(step.effects(ok=True)) == CartState(status="old")
+
+
+def test_an_actor_older_than_its_state_begins_with_the_initial_one(cart: type[Actor], states: States):
+    number = uuid4()
+    states.rows[number] = (1, None)
+    step = StepContext(start(lambda step: None, actor="cart", actor_id=number), environment(states))
+    assert step.state == CartState()
+    assert step.effects(ok=True).state is None
+
+
 # -- vars, input, time -----------------------------------------------------------------------------------
 
 
@@ -199,12 +247,13 @@ def test_now_is_aware(step: StepContext):
 # -- messages, events, replies ---------------------------------------------------------------------------
 
 
+@pytest.mark.django_db
 def test_a_message_to_itself_is_checked_and_gathered(step: StepContext, cart: type[Actor], actor_id: UUID):
     step.queue.send("orders", "5")
     step.queue.send(cart.orders, 6, delay=2)
     one, two = step.effects(ok=True).sends
     assert (one.actor_id, one.queue, one.body, one.visible_at) == (actor_id, "orders", "5", None)
-    assert two.visible_at == 1_700_000_002_000_000
+    assert two.visible_at > 1_700_000_000_000_000
     with pytest.raises(RivetError, match="body of queue"):
         step.queue.send("orders", "many")
     with pytest.raises(RivetError, match="no queue 'other'"):
@@ -235,10 +284,10 @@ def test_completing_is_checked_and_the_first_response_counts(step: StepContext):
         step.complete(message, 3)
 
 
-def test_what_is_too_large_is_refused_with_the_setting(cart: type[Actor]):
-    step = StepContext(start(lambda step: None, actor="cart"), environment(max_payload=20))
-    with pytest.raises(RivetError, match="MAX_PAYLOAD allows 20"):
-        step.broadcast("changed", "x" * 30)
+def test_what_is_too_large_is_refused_with_the_setting(step: StepContext, settings):
+    settings.RIVET_WORKFLOWS = {"MAX_PAYLOAD": 1024}
+    with pytest.raises(RivetError, match="MAX_PAYLOAD allows 1,024"):
+        step.broadcast("changed", "x" * 2000)
 
 
 def test_a_failed_attempt_keeps_state_and_events_only(step: StepContext):
@@ -257,13 +306,22 @@ def test_a_failed_attempt_keeps_state_and_events_only(step: StepContext):
 
 
 def test_a_client_of_a_step_sends_with_it(step: StepContext):
-    outbox = step.client()
-    assert isinstance(outbox, StepOutbox)
-    assert step.client() is outbox
+    client = step.client()
+    assert step.client() is client
     message = Outgoing(uuid4(), "q", "1")
-    outbox.add(message)
+    assert client.deliver(message).id is None
     assert step.effects(ok=True).sends == [message]
-    assert [outbox.call_key(), outbox.call_key()] == ["key-1:1", "key-1:2"]
+
+
+def test_an_immediate_send_of_a_step_has_the_same_key_in_every_attempt(cart: type[Actor]):
+    def key(attempt: int) -> str | None:
+        step = StepContext(start(lambda step: None, actor="cart", attempt=attempt), environment())
+        first = step.client()._once(Outgoing(uuid4(), "q", "1", wants_reply=True))
+        second = step.client()._once(Outgoing(uuid4(), "q", "1", wants_reply=True))
+        assert first.dedupe_hash != second.dedupe_hash
+        return first.dedupe_hash
+
+    assert key(1) == key(2)
 
 
 # -- through a runner ------------------------------------------------------------------------------------

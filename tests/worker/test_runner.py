@@ -11,7 +11,7 @@ import pytest
 from asgiref.sync import sync_to_async
 
 from rivet_workflows.exceptions import CriticalError
-from tests.worker.support import LONG, Reports, environment, run, running, start
+from tests.worker.support import LONG, Reports, run, running, start
 
 both = pytest.mark.parametrize("kind", ["def", "async"])
 
@@ -105,8 +105,9 @@ def test_a_result_that_cannot_be_kept_is_a_failure_that_says_so(kind):
 
 
 @both
-def test_a_result_beyond_the_limit_is_refused(kind):
-    report = run(make(kind, lambda step: "x" * 2000), env=environment(max_payload=1024))
+def test_a_result_beyond_the_limit_is_refused(kind, settings):
+    settings.RIVET_WORKFLOWS = {"MAX_PAYLOAD": 1024}
+    report = run(make(kind, lambda step: "x" * 2000))
     assert report.error.is_a("PayloadTooLarge")
 
 

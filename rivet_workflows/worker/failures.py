@@ -1,0 +1,81 @@
+"""Failures that are durable now: one log line each, and the actor's ``on_error`` (D-21).
+
+The hook runs on a thread of the runner's, after the commit that recorded the failure, in a transaction of its own. Best
+effort: it is not in the history, a crash may skip it, and its own errors are logged.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from rivet_workflows.worker.orders import ErrorEvent
+from rivet_workflows.worker.runner import StepRunner
+
+if TYPE_CHECKING:
+    from rivet_workflows.registry import ActorType
+
+logger = logging.getLogger("rivet_workflows.worker")
+
+
+class FailureTeller:
+    """``hook(actor_type, event)`` runs ``on_error`` in a transaction of its own."""
+
+    def __init__(
+        self,
+        runner: StepRunner,
+        catalog: Callable[[str], ActorType],
+        hook: Callable[[ActorType, ErrorEvent], None],
+    ) -> None:
+        self._runner = runner
+        self._catalog = catalog
+        self._hook = hook
+
+    def tell(self, event: ErrorEvent) -> None:
+        """Log the failure and have the hook called, if the actor has one."""
+        self._log(event)
+        hook = self._hook
+        try:
+            actor_type = self._catalog(event.actor_name)
+        except LookupError:
+            return
+        if "on_error" in actor_type.hooks:
+            self._runner.errand(lambda: hook(actor_type, event))
+
+    @staticmethod
+    def _log(event: ErrorEvent) -> None:
+        what = f'step "{event.step_name}"' if event.step_name else "the workflow"
+        if event.source == "rollback":
+            what = f"the rollback of {what}"
+        fate = ""
+        if event.will_retry:
+            fate = f", attempt {event.attempt}; next in {event.retry_delay or 0:g} s"
+        elif event.attempt:
+            fate = f", attempt {event.attempt}, the last"
+        logger.log(
+            logging.WARNING if event.will_retry else logging.ERROR,
+            "%s/%s: %s failed%s: %s",
+            event.actor_name,
+            shown(event.key),
+            what,
+            fate,
+            event.error,
+            extra={
+                "rivet_actor": event.actor_name,
+                "rivet_key": event.key,
+                "rivet_actor_id": str(event.actor_id),
+                "rivet_step": event.step_name,
+                "rivet_traceback": event.error.traceback,
+            },
+        )
+
+
+def shown(key: str) -> str:
+    """A stored key, on one line."""
+    try:
+        text = "/".join(map(str, json.loads(key)))
+    except (ValueError, TypeError):
+        text = key
+    return text if text.isprintable() else ascii(text)

@@ -1,0 +1,93 @@
+"""Database verbs of the core's thread, carried through outages: said once, tried again with growing pauses, not lost.
+
+A worker outlives its database: it does not exit when that restarts, and nothing it holds is forgotten meanwhile.
+Errors that are no outage (a statement that is wrong, a missing table) get out.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+from django.db import InterfaceError, InternalError, OperationalError
+
+from rivet_workflows.store.errors import Trouble, classify
+from rivet_workflows.worker.connections import drop
+
+logger = logging.getLogger("rivet_workflows.worker")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
+#: What an outage looks like. InternalError: a server that became a read-only standby.
+OUTAGES = (OperationalError, InterfaceError, InternalError)
+
+
+class GivenUp(Exception):
+    """The worker must leave, and the database still does not answer."""
+
+
+class Patience:
+    """Runs verbs on the calling thread's connection to ``alias``.
+
+    ``pause(seconds)`` waits and returns False when there is no time left; ``back`` is called on this thread after
+    each outage, before the verb is tried again: to prepare the new connection, and to take note.
+    """
+
+    def __init__(self, alias: str, pause: Callable[[float], bool], back: Callable[[], None]) -> None:
+        self._alias = alias
+        self._pause = pause
+        self._back = back
+        #: Outages that were got over.
+        self.outages = 0
+
+    def __call__(self, verb: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """``verb(*args)``, however long the database is away. Raises :class:`GivenUp`."""
+        try:
+            return verb(*args, **kwargs)
+        except OUTAGES as error:
+            if _is_ours(error):
+                raise
+            first = error
+        return self._persist(first, verb, *args, **kwargs)
+
+    def recover(self, error: Exception) -> None:
+        """The connection is lost: come back when there is another."""
+        self._persist(error, lambda: None)
+
+    def _persist(self, error: Exception, verb: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        began, pause = time.monotonic(), FIRST_PAUSE
+        busy = isinstance(error, OUTAGES) and classify(error) in (Trouble.LOCKED, Trouble.AGAIN)
+        if not busy:
+            logger.warning("The database does not answer (%s); trying again until it does", describe(error))
+        while True:
+            if not busy:
+                drop(self._alias)
+            if not self._pause(pause):
+                raise GivenUp from error
+            pause = min(LONGEST_PAUSE, pause * 2)
+            try:
+                if not busy:
+                    self._back()
+                result = verb(*args, **kwargs)
+            except OUTAGES as again:
+                if _is_ours(again):
+                    raise
+                continue
+            if not busy:
+                self.outages += 1
+                logger.warning("The database answers again, after %.1f s", time.monotonic() - began)
+            return result
+
+
+def _is_ours(error: Exception) -> bool:
+    """A statement that cannot work (SQLite reports a missing table like a lost connection)."""
+    return "no such table" in str(error) or "no such column" in str(error)
+
+
+def describe(error: Exception) -> str:
+    """One line: drivers write several."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,304 @@
+"""The life of a worker under one id: register, turn after turn, hand everything back.
+
+A turn: take what came in, tell the core, carry out what it orders, and look around (claim, take over, poll) when a
+bell, a heartbeat or the clock says so. One thread, one database connection, and every commit waits: groups form by
+themselves while it does, which measured faster than any other placement.
+
+A session ends when the worker is told to stop, when there is nothing left to do (``burst``), or when its lease is lost:
+then others may hold its actors, so it lets go of all and the worker begins another session, under a new id.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+
+from rivet_workflows.crashpoints import crashpoint
+from rivet_workflows.records import Claimed
+from rivet_workflows.worker.carry import Carrier
+from rivet_workflows.worker.control import Control
+from rivet_workflows.worker.dbtime import DatabaseTime
+from rivet_workflows.worker.failures import shown
+from rivet_workflows.worker.guard import workflow_code
+from rivet_workflows.worker.inbox import Inbox, Mail
+from rivet_workflows.worker.patience import GivenUp, Patience
+from rivet_workflows.worker.ports import CoreLike, WorkerStore
+from rivet_workflows.worker.runner import StepRunner
+
+logger = logging.getLogger("rivet_workflows.worker")
+
+#: Actors that one claim takes at most: its rows are locked together.
+CLAIM_LIMIT = 200
+#: Seconds between attempts to give back actors whose rows are locked.
+LOCKED_PAUSE = 0.05
+#: Seconds after the deadline of a stop in which what was interrupted is handed back.
+HAND_BACK = 5.0
+
+
+@dataclass(slots=True, frozen=True)
+class Habits:
+    """How a worker behaves; seconds."""
+
+    lease: float = 6.0
+    heartbeat: float = 2.0
+    poll: float = 5.0
+    #: End when nothing is due; ``until_idle``: wait out timers first.
+    burst: bool = False
+    until_idle: bool = False
+
+
+class Session:
+    """Made with a registered worker id and a fresh core; :meth:`run` returns when it is over."""
+
+    def __init__(
+        self,
+        worker_id: int,
+        core: CoreLike,
+        carrier: Carrier,
+        *,
+        store: WorkerStore,
+        runner: StepRunner,
+        inbox: Inbox,
+        patience: Patience,
+        time: DatabaseTime,
+        control: Control,
+        types: dict[str, str],
+        habits: Habits,
+    ) -> None:
+        self.worker_id = worker_id
+        self._core = core
+        self._carrier = carrier
+        self._store = store
+        self._runner = runner
+        self._inbox = inbox
+        self._db = patience
+        self._time = time
+        self._control = control
+        self._types = types
+        self._habits = habits
+        #: Something is to be claimed, as far as known. True at the start, for what lay there before.
+        self._work = True
+        self._poll_at = 0.0
+        self._more = True
+        self._handing_back = False
+        self._interrupted = False
+        self._deadline = float("inf")
+        self._lost: str | None = None
+        #: Nothing was found at the last look around, and nothing has happened since.
+        self._dry = False
+        self._outages = 0
+
+    # -- from other threads
+
+    def lose(self, reason: str) -> None:
+        """The lease is lost: interrupt every step at once, and let go of everything."""
+        self._lost = reason
+        self._runner.abandon()
+        self._inbox.wake()
+
+    @property
+    def lost(self) -> str | None:
+        return self._lost
+
+    @property
+    def handed_back(self) -> bool:
+        """Was everything given back, so that nobody has to take it over?"""
+        return self._core.held == 0 and not self._carrier.unreleased
+
+    # -- the core's thread
+
+    def run(self) -> None:
+        """Turn after turn until it is over."""
+        try:
+            while not self._is_over():
+                mail = self._inbox.take(self._wait())
+                self._feed(mail)
+                self._heed_stop()
+                self._more = self._act()
+                if not self._handing_back:
+                    self._look_around(mail)
+        except GivenUp:
+            logger.warning(
+                "Leaving while the database does not answer; what was held goes to others with the lease"
+            )
+
+    def _feed(self, mail: Mail) -> None:
+        if self._db.outages != self._outages:
+            self._outages = self._db.outages
+            self._after_outage()
+            mail.rung_all = mail.work = True
+        core, now = self._core, self._time.now()
+        if mail.reports or mail.remerged or mail.rung or mail.rung_all:
+            self._dry = False
+            with workflow_code():
+                for token, report in mail.reports:
+                    core.step_done(token, report, now)
+                for actor_id, write in mail.remerged:
+                    core.remerged(actor_id, write, now)
+                if mail.rung_all:
+                    core.rung(None, now)
+                elif mail.rung:
+                    core.rung(mail.rung, now)
+        if mail.work:
+            self._work = True
+            self._dry = False
+
+    def _after_outage(self) -> None:
+        """Bells may have been missed, other threads' connections are as dead as ours was, and an answer may be lost: of
+        a claim that was committed, whose actors are ours and nowhere in memory."""
+        self._runner.outages.seen()
+        given_back = {release.actor_id for release in self._carrier.unreleased}
+        ours = self._db(self._store.held, self.worker_id)
+        unknown = [(a, epoch) for a, epoch in ours.items() if not self._core.holds(a) and a not in given_back]
+        if unknown:
+            logger.info("Found %d actors whose claim was cut off", len(unknown))
+            self._take_up(self._db(self._store.load, self.worker_id, unknown))
+
+    def _act(self) -> bool:
+        """One round of orders; True when there may be more at once."""
+        core, now = self._core, self._time.now()
+        due = core.next_due
+        if due is not None and due <= now:
+            crashpoint("timer-fire")
+        with workflow_code():
+            core.tick(now)
+            orders = core.orders()
+        if not orders:
+            self._carrier.release()
+            return False
+        self._dry = False
+        self._carrier.carry(orders)
+        return True
+
+    def _wait(self) -> float:
+        """Seconds that may be slept when nothing comes in."""
+        if self._more:
+            return 0.0
+        moment = time.monotonic()
+        wait = self._habits.heartbeat
+        if self._carrier.unreleased:
+            wait = LOCKED_PAUSE
+        if self._handing_back:
+            until = self._deadline if not self._interrupted else self._deadline + HAND_BACK
+            wait = min(wait, until - moment)
+        elif self._work and self._core.room > 0:
+            return 0.0
+        else:
+            wait = min(wait, self._poll_at - moment)
+        due = self._core.next_due
+        if due is not None:
+            # Rounded up: a wake-up a hair too early would find nothing due and come back at once.
+            wait = min(wait, (due - self._time.now()) / 1e6 + 0.0002)
+        return max(0.0, wait)
+
+    # -- looking around
+
+    def _look_around(self, mail: Mail) -> None:
+        if mail.sweep:
+            self._sweep()
+        polling = time.monotonic() >= self._poll_at
+        if polling:
+            self._poll()
+        if self._core.room > 0 and self._work:
+            self._claim()
+        if (self._habits.burst or self._habits.until_idle) and not self._more and self._core.idle:
+            self._end_when_dry()
+
+    def _claim(self) -> None:
+        limit = min(self._core.room, CLAIM_LIMIT)
+        claimed, self._work = self._db(self._store.claim, self.worker_id, self._types, limit)
+        if claimed:
+            logger.debug("Claimed %d actors%s", len(claimed), "; there are more" if self._work else "")
+            self._take_up(claimed)
+
+    def _poll(self) -> None:
+        """The net under the bells: what they should have announced; and when the next wake is due, ours or not."""
+        self._work = True
+        due = self._db(self._store.due_wakes_of_held, self.worker_id, self._types)
+        if due:
+            self._inbox.ring(due)
+        self._poll_at = time.monotonic() + self._habits.poll
+        wake = self._db(self._store.next_wake, self._types)
+        if wake is not None:
+            self._poll_at = min(self._poll_at, time.monotonic() + max(0.0, (wake - self._time.now()) / 1e6))
+
+    def _sweep(self) -> None:
+        """Take over from workers whose hearts have stopped. Each heartbeat looks again: nothing is done once only."""
+        for dead in self._db(self._store.dead_workers, round(self._habits.lease * 1e6)):
+            if dead == self.worker_id:
+                continue
+            taken, more = 0, True
+            while more and (room := self._core.room) > 0:
+                limit = min(room, CLAIM_LIMIT)
+                claimed = self._db(self._store.take_over, self.worker_id, dead, self._types, limit)
+                self._take_up(claimed)
+                taken, more = taken + len(claimed), bool(claimed)
+            if taken:
+                logger.warning("Took over %d actors of worker %d, whose heart has stopped", taken, dead)
+            if not more:
+                # What is left are actors that this worker has no code for: free for those that have.
+                self._db(self._store.forget_worker, dead)
+
+    def _take_up(self, claimed: list[Claimed]) -> None:
+        for one in claimed:
+            if one.unreadable:
+                logger.error("%s/%s cannot be read: %s", one.name, shown(one.key), one.unreadable)
+        self._dry = False
+        self._more = True
+        with workflow_code():
+            self._core.loaded(claimed, self._time.now())
+
+    # -- ending
+
+    def _end_when_dry(self) -> None:
+        if not self._dry:
+            # Ask once more before believing it: something may have come in since the last poll.
+            self._dry = True
+            self._poll_at = 0.0
+            self._inbox.wake()
+            return
+        if self._work or self._more or self._runner.running:
+            return
+        if self._habits.until_idle:
+            due = self._core.next_due
+            if due is None:
+                due = self._db(self._store.next_wake, self._types)
+            if due is not None:
+                return
+        self._control.stop(0.0, "nothing is left to do")
+        self._inbox.wake()
+
+    def _heed_stop(self) -> None:
+        """Begin to hand back, once; interrupt what still runs when its time is up, once."""
+        if not self._handing_back and (self._control.stopping or self._lost is not None):
+            self._handing_back = True
+            self._deadline = time.monotonic() if self._lost is not None else self._control.deadline
+            if self._lost is not None:
+                logger.error(
+                    "This worker has lost its lease: %s. It begins anew, under another id", self._lost
+                )
+            elif self._core.running:
+                logger.info("Letting %d running steps finish", self._core.running)
+            with workflow_code():
+                self._core.stop(self._time.now())
+            if self._lost is None:
+                self._db(self._store.drain, self.worker_id)
+        if self._handing_back:
+            self._deadline = min(self._deadline, self._control.deadline)
+            if not self._interrupted and time.monotonic() >= self._deadline:
+                self._interrupted = True
+                if self._runner.running:
+                    logger.warning("Interrupting %d steps; they run again elsewhere", self._runner.running)
+                self._runner.abandon()
+                self._feed(self._inbox.take(0))
+
+    def _is_over(self) -> bool:
+        if not self._handing_back:
+            return False
+        if self.handed_back and not self._more:
+            return True
+        if self._interrupted and time.monotonic() > self._deadline + HAND_BACK:
+            logger.warning("%d actors could not be handed back; others take them over", self._core.held)
+            return True
+        return False

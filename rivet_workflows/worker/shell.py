@@ -1,0 +1,306 @@
+"""The worker: what holds the core, the store, the runner and the threads together.
+
+Threads of one process: the core's (it also writes), the steps', the loop of async steps, heartbeat and watchdog, the
+listener for bells. All are daemonic: the process may leave whatever users' code does.
+
+Starting, stopping and waiting are for any thread; everything else happens on the core's own.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from django.db import connections
+
+from rivet_workflows import codec, keys
+from rivet_workflows.client import bells
+from rivet_workflows.client.actions import run_hook
+from rivet_workflows.conf import settings
+from rivet_workflows.engine import Program
+from rivet_workflows.records import Claimed, CommitItem
+from rivet_workflows.registry import ActorType, registry
+from rivet_workflows.worker import guard
+from rivet_workflows.worker.carry import Carrier
+from rivet_workflows.worker.connections import close_all, drop
+from rivet_workflows.worker.context import StepEnvironment
+from rivet_workflows.worker.control import Control
+from rivet_workflows.worker.core import Core, CoreLimits
+from rivet_workflows.worker.dbtime import DatabaseTime
+from rivet_workflows.worker.failures import FailureTeller
+from rivet_workflows.worker.inbox import Inbox
+from rivet_workflows.worker.orders import ErrorEvent
+from rivet_workflows.worker.patience import OUTAGES, GivenUp, Patience
+from rivet_workflows.worker.ports import WorkerStore
+from rivet_workflows.worker.programs import engine_limits, make_program
+from rivet_workflows.worker.pulse import Pulse
+from rivet_workflows.worker.runner import StepRunner
+from rivet_workflows.worker.session import Habits, Session
+from rivet_workflows.worker.stepclient import StepClient
+from rivet_workflows.worker.vars import VarsTable
+
+logger = logging.getLogger("rivet_workflows.worker")
+
+#: Seconds that a thread may run Python before another gets its turn. With one busy step thread the default of 5 ms
+#: makes every hand-over of the core's wait that long: 1,900 steps/s instead of 12,300.
+SWITCH_INTERVAL = 0.0005
+#: Seconds that threads get to end after everything is handed back.
+LAST_WAIT = 1.0
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class WorkerOptions:
+    """What a worker is started with; :meth:`from_settings` has the project's own."""
+
+    concurrency: int
+    threads: int
+    grace: float
+    habits: Habits
+    limits: CoreLimits
+    #: Names of the actors to run; None: all that have a workflow.
+    actors: tuple[str, ...] | None = None
+
+    @classmethod
+    def from_settings(
+        cls,
+        *,
+        concurrency: int | None = None,
+        grace: float | None = None,
+        actors: tuple[str, ...] | None = None,
+        burst: bool = False,
+        until_idle: bool = False,
+    ) -> WorkerOptions:
+        """The project's settings, with what the command line says on top."""
+        return cls(
+            concurrency=concurrency or settings.CONCURRENCY,
+            threads=settings.STEP_THREADS,
+            grace=settings.GRACE if grace is None else grace,
+            habits=Habits(
+                settings.LEASE, settings.HEARTBEAT, settings.POLL_INTERVAL, burst=burst, until_idle=until_idle
+            ),
+            limits=CoreLimits(
+                engine=engine_limits(settings),
+                group_size=settings.GROUP_SIZE,
+                max_parked=settings.MAX_PARKED,
+                evict_after=round(settings.EVICT_AFTER * 1e6),
+            ),
+            actors=actors,
+        )
+
+
+class Worker:
+    """One worker process's worth of work. ``start``, then ``wait``; ``stop`` and ``leave`` from anywhere."""
+
+    def __init__(
+        self, options: WorkerOptions, store: WorkerStore, *, ended: Callable[[], None] = lambda: None
+    ) -> None:
+        self.options = options
+        self.control = Control()
+        self._ended = ended
+        self._store = store
+        self._inbox = Inbox()
+        self._time = DatabaseTime()
+        self._vars = VarsTable()
+        self._env = StepEnvironment(
+            catalog=registry.get,
+            load_state=self._load_state,
+            now=self._time.now,
+            vars=self._vars,
+            client=StepClient,
+        )
+        self._runner = StepRunner(
+            self._env,
+            self._inbox.report,
+            threads=options.threads,
+            concurrency=options.concurrency,
+            exhausted=self._exhausted,
+        )
+        self._db = Patience(store.alias, self.control.pause, self._prepare_connection)
+        self._failures = FailureTeller(self._runner, registry.get, _run_error_hook)
+        self._thread = threading.Thread(target=self._serve, name="rivet-core", daemon=True)
+        self._ready = threading.Event()
+        #: Threads still run users' code: the interpreter's exit might wait for them for ever.
+        self.left_running = False
+
+    # -- from any thread
+
+    def start(self) -> None:
+        """Begin, on threads of its own; returns at once."""
+        sys.setswitchinterval(SWITCH_INTERVAL)
+        self._thread.start()
+
+    def wait_ready(self, timeout: float | None = None) -> bool:
+        """Wait until the worker is registered; False when it is not within ``timeout`` seconds."""
+        return self._ready.wait(timeout)
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Wait for the end; the exit code, or None when ``timeout`` seconds have passed."""
+        self._thread.join(timeout)
+        return None if self._thread.is_alive() else self.control.exit_code
+
+    def stop(self, reason: str = "stopped", grace: float | None = None, exit_code: int = 0) -> None:
+        """Claim nothing more, let running steps finish for ``grace`` seconds, hand the rest back."""
+        self.control.stop(self.options.grace if grace is None else grace, reason, exit_code)
+        self._inbox.wake()
+
+    def leave(self, exit_code: int = 1) -> None:
+        """Interrupt running steps, hand back what can be handed back at once."""
+        self.control.leave(exit_code)
+        self._inbox.wake()
+
+    # -- the core's thread
+
+    def _serve(self) -> None:
+        guard.install()
+        try:
+            self._prepare_connection_patiently()
+            lost = True
+            while lost and not self.control.stopping:
+                lost = self._one_session()
+        except GivenUp:
+            logger.warning("Leaving: the database does not answer")
+        except BaseException:
+            logger.exception("The worker has failed; what it held goes to others when its lease ends")
+            self.control.exit_code = 1
+            self._runner.abandon()
+        finally:
+            self.left_running = not self._runner.stop(LAST_WAIT if not self.control.leaving else 0.1)
+            close_all()
+            self._ended()
+
+    def _one_session(self) -> bool:
+        """Work under one id until that is over; True when it was lost and another must follow."""
+        codes = self._codes()
+        self._db(self._store.wake_diverged, codes)
+        registered = time.monotonic()
+        worker_id = self._db(self._store.register_worker, socket.gethostname(), os.getpid(), codes)
+        session = self._make_session(worker_id, codes)
+        pulse = Pulse(
+            self._store,
+            worker_id,
+            interval=self.options.habits.heartbeat,
+            lease=self.options.habits.lease,
+            beat=self._beaten,
+            lost=session.lose,
+        )
+        pulse.start(registered)
+        self._announce(worker_id, codes)
+        self._ready.set()
+        try:
+            session.run()
+        finally:
+            pulse.stop()
+        if session.lost is not None:
+            return True
+        if session.handed_back:
+            self._db(self._store.forget_worker, worker_id)
+        logger.info("Worker %d has ended: %s", worker_id, self.control.reason or "told to leave")
+        return False
+
+    def _make_session(self, worker_id: int, codes: dict[str, str]) -> Session:
+        core = Core(worker_id, _program, codec, self.options.limits)
+        self._vars.clear()
+        carrier = Carrier(
+            core,
+            worker_id,
+            store=self._store,
+            runner=self._runner,
+            inbox=self._inbox,
+            env=self._env,
+            vars=self._vars,
+            patience=self._db,
+            failures=self._failures,
+            now=self._time.now,
+            ring=self._ring,
+        )
+        return Session(
+            worker_id,
+            core,
+            carrier,
+            store=self._store,
+            runner=self._runner,
+            inbox=self._inbox,
+            patience=self._db,
+            time=self._time,
+            control=self.control,
+            types=codes,
+            habits=self.options.habits,
+        )
+
+    def _codes(self) -> dict[str, str]:
+        """The actors to run, each with the hash of its code."""
+        wanted = self.options.actors
+        return {
+            kind.name: kind.code
+            for kind in registry.all()
+            if kind.run is not None and (wanted is None or kind.name in wanted)
+        }
+
+    def _announce(self, worker_id: int, codes: dict[str, str]) -> None:
+        options = self.options
+        logger.info(
+            "Worker %d (%s, pid %d) runs %s on %r (%s); at most %d database connections",
+            worker_id,
+            socket.gethostname(),
+            os.getpid(),
+            ", ".join(codes) or "no actors: none has a workflow",
+            self._store.alias,
+            self._store.vendor,
+            # Core, heartbeat, listener, errands; a thread per def step; a thread per async step that uses the ORM.
+            5 + options.threads + options.concurrency,
+        )
+
+    def _ring(self, items: Sequence[CommitItem]) -> None:
+        """Tell those who wait for these actors, and the receivers of what was sent."""
+        bells.ring([item.actor_id for item in items])
+        receivers = {send.actor_id for item in items for send in item.sends}
+        if receivers:
+            self._inbox.ring(receivers)
+            self._inbox.work()
+
+    # -- the database
+
+    def _prepare_connection(self) -> None:
+        """A new connection of the core's: tuned for its statements, its clock read."""
+        self._store.tune_connection()
+        self._time.read(self._store.clock.now)
+
+    def _prepare_connection_patiently(self) -> None:
+        self._db(self._prepare_connection)
+
+    def _beaten(self, now: int, asked: float, answered: float) -> None:
+        self._time.observe(now, asked, answered)
+        self._inbox.sweep()
+
+    def _load_state(self, actor_id: UUID) -> tuple[int, str | None]:
+        """On a step's thread. Our own read must not cost the step an attempt: a dead connection is replaced."""
+        try:
+            return self._store.load_state(actor_id)
+        except OUTAGES:
+            if connections[self._store.alias].in_atomic_block:
+                raise
+            drop(self._store.alias)
+            return self._store.load_state(actor_id)
+
+    def _exhausted(self) -> None:
+        logger.critical(
+            "All %d step threads are stuck in steps that ran past their timeouts; this worker ends with code 1, to be "
+            "started again by whatever supervises it",
+            2 * self.options.threads,
+        )
+        self.stop("every step thread is stuck", exit_code=1)
+
+
+def _program(claimed: Claimed) -> Program:
+    return make_program(registry.get(claimed.name), claimed.actor_id, keys.decode(claimed.key))
+
+
+def _run_error_hook(actor_type: ActorType, event: ErrorEvent) -> None:
+    run_hook(event.actor_id, actor_type.name, "on_error", event)
