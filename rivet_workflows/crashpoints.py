@@ -1,8 +1,9 @@
-"""Named places where a process may die, for tests that kill it there. Off, they cost one comparison with None.
+"""Named places where a process may die, for tests that kill it there. Off, they cost one comparison with
+None.
 
 ``RIVET_CRASH_AT="after-commit"`` in the environment kills this process with SIGKILL when it gets there,
-``"after-commit:3"`` the third time. In-process tests (the testing kit, the simulation) install a hook instead.
-Nothing else happens here, and no room is known.
+``"after-commit:3"`` the third time. In-process tests (the testing kit, the simulation) install a hook
+instead. Nothing else happens here, and no room is known.
 """
 
 from __future__ import annotations

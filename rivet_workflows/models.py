@@ -2,16 +2,16 @@
 
 Layout, and what was measured to choose it:
 
-* A hot row per actor, ``rivet_run``, is apart from the cold ``rivet_actor`` and carries no index on a column that
-  a commit changes: of 32,320 updates 32,164 were heap-only (PostgreSQL 15, fillfactor 70).
-* ``rivet_history`` gets a row when a call is *finished*; open calls live in ``rivet_run.inflight``, which every
-  commit writes anyway (insert at start and update at end made 12,000 rows/s, insert when done 20,000).
+* A hot row per actor, ``rivet_run``, is apart from the cold ``rivet_actor`` and carries no index on a column
+  that a commit changes: of 32,320 updates 32,164 were heap-only (PostgreSQL 15, fillfactor 70).
+* ``rivet_history`` gets a row when a call is *finished*; open calls live in ``rivet_run.inflight``, which
+  every commit writes anyway (insert at start and update at end made 12,000 rows/s, insert when done 20,000).
 * Wakes are rows of ``rivet_timer`` of their own: a sender never touches the receiver's row.
 * No foreign keys in the database: a referencing insert would lock the actor's row until the sender commits.
 * Points in time are ``bigint`` microseconds since the epoch, UTC: exact, alike in three databases, and
   indifferent to ``USE_TZ``. Values are texts, encoded by the codec; the database never looks inside.
 """
-# ruff: noqa: DJ001  NULL means "there is none", which an encoded text cannot say: "" is never a value.
+# ruff: noqa: DJ001, RUF012  NULL means "there is none", which an encoded text cannot say: "" is never a value.
 
 from __future__ import annotations
 

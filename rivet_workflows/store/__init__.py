@@ -1,11 +1,11 @@
 """Every query of the product that changes the engine's tables, as verbs. Nothing else writes them.
 
-``get_store()`` is the door. The package knows the models, the records, the exceptions and the settings; never the
-engine, the worker or the client, whose texts it stores without looking inside.
+``get_store()`` is the door. The package knows the models, the records, the exceptions and the settings; never
+the engine, the worker or the client, whose texts it stores without looking inside.
 
-Two kinds of verbs. A worker's (``claim take_over load commit_group resolve look release …``) open and end their own
-transaction on the calling thread's connection. A client's (``create_actor send lock_state edit_run …``) join the
-transaction that is open there; what they write is seen, and wakes anybody, once that commits.
+Two kinds of verbs. A worker's (``claim take_over load commit_group resolve look release …``) open and end
+their own transaction on the calling thread's connection. A client's (``create_actor send lock_state edit_run
+…``) join the transaction that is open there; what they write is seen, and wakes anybody, once that commits.
 
 Lock order, for every transaction that takes more than one row of ours::
 
@@ -14,13 +14,13 @@ Lock order, for every transaction that takes more than one row of ours::
 
 * A worker's group takes its run and state rows in id order with SKIP LOCKED and waits for none of them. A row
   that somebody holds makes its item BUSY, and the item goes with a later group.
-* A send takes no row at all that exists before it: it inserts a message and a wake (and, with a key, one row of
-  ``rivet_dedupe``).
-* An action takes the state row, and the run row after it only to number its events. That is against the order,
-  and harmless: a group passes over both, and control operations do not take state rows.
+* A send takes no row at all that exists before it: it inserts a message and a wake (and, with a key, one row
+  of ``rivet_dedupe``).
+* An action takes the state row, and the run row after it only to number its events. That is against the
+  order, and harmless: a group passes over both, and control operations do not take state rows.
 * Wakes (``rivet_timer``) are inserted and deleted, never updated, and deleted with SKIP LOCKED.
-* Whoever writes a row of ``rivet_actor``, or deletes history or messages of a live actor, holds its run row. What
-  changes there under a holder's feet raises the epoch with it, so the holder's next commit is STALE.
+* Whoever writes a row of ``rivet_actor``, or deletes history or messages of a live actor, holds its run row.
+  What changes there under a holder's feet raises the epoch with it, so the holder's next commit is STALE.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from __future__ import annotations
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from django.conf import settings
 from django.db import connections
+
+from rivet_workflows.conf import settings
 
 if TYPE_CHECKING:
     from rivet_workflows.store.store import Store
@@ -42,7 +43,7 @@ def get_store(alias: str | None = None) -> Store:
     """The store on a database alias, by default the one that the settings name. One object per alias and
     process, safe in any thread."""
     if alias is None:
-        alias = str(getattr(settings, "RIVET_WORKFLOWS", {}).get("DATABASE", "default"))
+        alias = str(settings.DATABASE)
     store = _stores.get(alias)
     if store is None:
         with _lock:

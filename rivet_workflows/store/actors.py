@@ -53,8 +53,8 @@ class ActorVerbs(StoreBase):
     ) -> tuple[ActorRow, bool]:
         """The live actor of that name and key (JSON text), made if there is none; and whether it was.
 
-        Of any number of racing callers one makes it. With ``runs`` it is taken up by a worker once the caller's
-        transaction commits; without, it is a plain actor that no worker claims.
+        Of any number of racing callers one makes it. With ``runs`` it is taken up by a worker once the
+        caller's transaction commits; without, it is a plain actor that no worker claims.
         """
         while True:
             actor = self._insert_actor(

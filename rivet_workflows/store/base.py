@@ -55,12 +55,13 @@ class StoreBase:
         return self.connection.vendor
 
     def atomic(self) -> AbstractContextManager[Any]:
-        """A transaction, or a savepoint inside the one that is open (a test's, the testing kit's, a caller's)."""
+        """A transaction, or a savepoint inside the one that is open (a test's, the testing kit's, a
+        caller's)."""
         return transaction.atomic(using=self.alias)
 
     def guarded(self) -> AbstractContextManager[Any]:
-        """For a single statement: nothing in autocommit, a savepoint inside a transaction, which else an error
-        would leave unusable."""
+        """For a single statement: nothing in autocommit, a savepoint inside a transaction, which else an
+        error would leave unusable."""
         return self.atomic() if self.connection.in_atomic_block else nullcontext()
 
     def query(self, sql: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:

@@ -1,7 +1,8 @@
 """Where the store's "now" comes from. Every statement takes its time from the store's one clock.
 
-Times are microseconds since the epoch. On PostgreSQL and MariaDB the database's clock counts, so that machines
-need not agree; on SQLite the host's clock is the database's. The testing kit puts a clock of its own in place.
+Times are microseconds since the epoch. On PostgreSQL and MariaDB the database's clock counts, so that
+machines need not agree; on SQLite the host's clock is the database's. The testing kit puts a clock of its own
+in place.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Control operations. Each locks the run row, writes, raises the epoch, clears the owner and inserts a wake (D-19):
-whoever held the actor is fenced by the one rule, and whoever takes it up next finds what was decided.
+"""Control operations. Each locks the run row, writes, raises the epoch, clears the owner and inserts a wake
+(D-19): whoever held the actor is fenced by the one rule, and whoever takes it up next finds what was decided.
 
 What ``recover``, ``replay_from`` or ``skip`` mean for the open entries is the engine's; it comes here as an
 :class:`Edit` made from the row as it is under the lock.
@@ -29,7 +29,8 @@ class ControlVerbs(StateVerbs, StoreBase):
     """``edit_run`` and the operations made from it. They return whether something was done."""
 
     def edit_run(self, actor_id: UUID, change: Change, timeout: float = LOCK_TIMEOUT) -> bool:
-        """The general operation: ``change(run)``, called under the row's lock, says what to change; None: nothing.
+        """The general operation: ``change(run)``, called under the row's lock, says what to change; None:
+        nothing.
 
         Raises ``ActorNotFound`` for an actor that is not (any more), ``ActorBusy`` after ``timeout`` seconds.
         """
@@ -172,8 +173,8 @@ class ControlVerbs(StateVerbs, StoreBase):
         *,
         timeout: float = LOCK_TIMEOUT,
     ) -> bool:
-        """Run on after an end or a block: unblocked, live again, its result forgotten. ``change`` adds what the
-        engine has to say about open entries and failed rows, and may refuse with None."""
+        """Run on after an end or a block: unblocked, live again, its result forgotten. ``change`` adds what
+        the engine has to say about open entries and failed rows, and may refuse with None."""
 
         def whole(run: RunRow) -> Edit | None:
             edit = Edit() if change is None else change(run)
@@ -216,7 +217,8 @@ class ControlVerbs(StateVerbs, StoreBase):
 
     def wake_diverged(self, types: dict[str, str]) -> int:
         """Wake the actors that other code than this (name to hash) refused, so that it may try. Call it when
-        a worker starts and now and then: the wakes of such actors are deleted by workers of the refusing code."""
+        a worker starts and now and then: the wakes of such actors are deleted by workers of the refusing
+        code."""
         woken = 0
         now = self.clock.now()
         for name, code in types.items():

@@ -1,7 +1,7 @@
 """A group of commit items, turned from one list per actor into one list per kind of write.
 
-Shared by both writers (the one statement of PostgreSQL, the sequence of the others), so both mean the same by an
-item. ``k`` is an item's number in the group, counted from 1; every list refers to items by it.
+Shared by both writers (the one statement of PostgreSQL, the sequence of the others), so both mean the same by
+an item. ``k`` is an item's number in the group, counted from 1; every list refers to items by it.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Group:
 
 
 def group(items: Sequence[CommitItem]) -> Group:
-    """The columns of ``items``. Contradictions inside an item are resolved here: what is taken or completed is
-    not also held, what is pruned is not inserted first."""
+    """The columns of ``items``. Contradictions inside an item are resolved here: what is taken or completed
+    is not also held, what is pruned is not inserted first."""
     g = Group(items)
     for k, item in enumerate(items, 1):
         if item.rows:
@@ -116,8 +116,9 @@ def _messages(g: Group, k: int, item: CommitItem) -> None:
 def commit_in_halves(
     items: Sequence[CommitItem], attempt: Callable[[Sequence[CommitItem]], list[CommitResult] | str]
 ) -> list[CommitResult]:
-    """Commit ``items`` by ``attempt``, which returns the results or, for an error of content, its text (having
-    written nothing). Such a group is split in halves until the one actor is left whose content it is."""
+    """Commit ``items`` by ``attempt``, which returns the results or, for an error of content, its text
+    (having written nothing). Such a group is split in halves until the one actor is left whose content it
+    is."""
     outcome = attempt(items)
     if not isinstance(outcome, str):
         return outcome

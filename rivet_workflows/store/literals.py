@@ -1,7 +1,7 @@
 """PostgreSQL array literals, made by hand.
 
-psycopg turns lists into arrays in Python, 1.5 ms of interpreter time for a group of 50 actors; these take a tenth.
-Property tests compare them with psycopg's own.
+psycopg turns lists into arrays in Python, 1.5 ms of interpreter time for a group of 50 actors; these take a
+tenth. Property tests compare them with psycopg's own.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def uuid_array(values: Iterable[UUID]) -> str:
 def text_array(values: Iterable[str]) -> str:
     """Any texts: inside double quotes only the quote and the backslash mean something.
 
-    Two C-speed replacements per text are as fast as the JSON encoder's quoting (12 and 14 µs for 50 payloads),
-    and right for names and keys, which are no JSON, too.
+    Two C-speed replacements per text are as fast as the JSON encoder's quoting (12 and 14 µs for 50
+    payloads), and right for names and keys, which are no JSON, too.
     """
     body = '","'.join([v.replace("\\", "\\\\").replace('"', '\\"') for v in values])
     return '{"' + body + '"}'

@@ -7,15 +7,17 @@ from typing import Any
 
 from rivet_workflows.records import Look, Looked, MessageRow
 
-#: Queue name to its first visible messages ``(id, queue, body, sent_at, wants_reply)``, at most the look's limit.
+#: Queue name to its first visible messages ``(id, queue, body, sent_at, wants_reply)``, at most the look's
+#: limit.
 QueueRead = dict[str, list[Sequence[Any]]]
 
 
 def merge(look: Look, read: QueueRead, at: int) -> Looked:
     """The answer to ``look``: the queues' messages by id.
 
-    A queue that filled the limit may hold more; beyond its last message nothing is known of it, so the others are
-    cut there too. What is given is then in the exact order of arrival, and ``complete`` says whether it is all.
+    A queue that filled the limit may hold more; beyond its last message nothing is known of it, so the others
+    are cut there too. What is given is then in the exact order of arrival, and ``complete`` says whether it
+    is all.
     """
     horizons = [rows[-1][0] for rows in read.values() if len(rows) >= look.limit]
     horizon = min(horizons, default=None)

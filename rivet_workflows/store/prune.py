@@ -1,5 +1,5 @@
-"""What is no longer kept goes in small batches, a transaction per actor: nothing is locked for long, and a million
-rows of one actor are many short deletes."""
+"""What is no longer kept goes in small batches, a transaction per actor: nothing is locked for long, and a
+million rows of one actor are many short deletes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ class PruneVerbs(StoreBase):
         retention: int = RETENTION,
         delete_after: Mapping[str, int] | None = None,
     ) -> int:
-        """Delete up to about ``batch`` rows that are due to go; how many. Call it again while it fills the batch.
+        """Delete up to about ``batch`` rows that are due to go; how many. Call it again while it fills the
+        batch.
 
         Rows of destroyed actors; history, messages and events of actors that ended ``retention`` microseconds
         ago (their row, with output and error, stays); actors of the types in ``delete_after`` (name to

@@ -1,4 +1,5 @@
-"""What can be read of an actor without touching it. Nothing here locks, and nothing counts without a bound."""
+"""What can be read of an actor without touching it. Nothing here locks, and nothing counts without a
+bound."""
 
 from __future__ import annotations
 

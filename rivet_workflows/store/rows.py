@@ -52,9 +52,9 @@ def live_hash(name: str, key: str) -> str:
 def type_id(name: str) -> int:
     """The number that stands for an actor's name in runs and wakes: 63 bits of its hash, never 0.
 
-    A hash and not a row's id: there is no row to make first (in a caller's transaction that may roll back, while
-    others wait for it), and nothing to remember that a flushed table could make wrong. Two of 1,000 names are
-    alike with a probability of 5e-14.
+    A hash and not a row's id: there is no row to make first (in a caller's transaction that may roll back,
+    while others wait for it), and nothing to remember that a flushed table could make wrong. Two of 1,000
+    names are alike with a probability of 5e-14.
     """
     return (int.from_bytes(sha256(name.encode()).digest()[:8], "big") >> 1) or 1
 
@@ -145,8 +145,8 @@ class EventRow:
 
 @dataclass(slots=True)
 class Edit:
-    """What a control operation changes in a run. The epoch is raised, the owner cleared and (unless ``wake`` is
-    False) a wake inserted in any case, so the holder is fenced by the one rule."""
+    """What a control operation changes in a run. The epoch is raised, the owner cleared and (unless ``wake``
+    is False) a wake inserted in any case, so the holder is fenced by the one rule."""
 
     inflight: str | None = None
     next_seq: int | None = None
@@ -169,8 +169,8 @@ class Edit:
 
 
 def claimed_from_rows(run: Sequence[Any], cold: Sequence[Any], history: Iterable[Sequence[Any]]) -> Claimed:
-    """A claimed actor from ``(id, epoch, commit_no, next_seq, inflight)``, ``(name, key, input, created_at)`` and
-    its history. What cannot be read marks it ``unreadable`` and harms no other."""
+    """A claimed actor from ``(id, epoch, commit_no, next_seq, inflight)``, ``(name, key, input, created_at)``
+    and its history. What cannot be read marks it ``unreadable`` and harms no other."""
     actor_id, epoch, commit_no, next_seq, inflight = run
     name, key, text, created_at = cold
     claimed = Claimed(actor_id, name, key, text, created_at, epoch, commit_no, next_seq, inflight)

@@ -1,7 +1,7 @@
 """State and events from a caller's transaction, and the row locks that serialise it with others.
 
-An action locks the actor's state row, which steps that leave the state alone never touch; the run row only when
-it broadcasts, for the events' numbers.
+An action locks the actor's state row, which steps that leave the state alone never touch; the run row only
+when it broadcasts, for the events' numbers.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class StateVerbs(StoreBase):
         )
 
     def lock_run(self, actor_id: UUID, timeout: float = LOCK_TIMEOUT) -> tuple[int, int, int]:
-        """Keep the actor's commits out until the transaction ends: its epoch, commit number and event number."""
+        """Keep the actor's commits out until the transaction ends: its epoch, commit number and event
+        number."""
         epoch, number, event_seq = self.lock_row(
             "rivet_run", "epoch, commit_no, event_seq", actor_id, timeout
         )
@@ -57,7 +58,8 @@ class StateVerbs(StoreBase):
     def add_events(
         self, actor_id: UUID, events: Sequence[tuple[str, str]], timeout: float = LOCK_TIMEOUT
     ) -> int:
-        """Append ``(name, payload)``; the number of the first. Locks the run row until the transaction ends."""
+        """Append ``(name, payload)``; the number of the first. Locks the run row until the transaction
+        ends."""
         with self.atomic():
             _, _, last = self.lock_run(actor_id, timeout)
             now = self.clock.now()
@@ -71,10 +73,11 @@ class StateVerbs(StoreBase):
         return last + 1
 
     def lock_row(self, table: str, columns: str, actor_id: UUID, timeout: float) -> tuple[Any, ...]:
-        """Lock one actor's row of ``table`` and read it. Waits at most ``timeout`` seconds, then ``ActorBusy``."""
+        """Lock one actor's row of ``table`` and read it. Waits at most ``timeout`` seconds, then
+        ``ActorBusy``."""
         if not self.connection.in_atomic_block:
             raise transaction.TransactionManagementError("a row can be locked inside a transaction only")
-        select = f"SELECT {columns} FROM {table} WHERE actor_id = %s"  # noqa: S608  constants of ours
+        select = f"SELECT {columns} FROM {table} WHERE actor_id = %s"
         if self.vendor == "sqlite":
             # The transaction has the whole database: IMMEDIATE, or its first write.
             rows = self.query(select, [self.uid(actor_id)])

@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterable
 from uuid import UUID
 
+from django.db.models import QuerySet
+
 from rivet_workflows.models import Run, Timer, Worker
 from rivet_workflows.records import TimerKind
 from rivet_workflows.store.base import StoreBase
@@ -30,8 +32,8 @@ class WorkerVerbs(StoreBase):
         return worker.id
 
     def heartbeat(self, worker_id: int) -> int:
-        """Say that the worker lives; the database's time. Raises :class:`WorkerForgotten` once it was taken for
-        dead, and its actors for others."""
+        """Say that the worker lives; the database's time. Raises :class:`WorkerForgotten` once it was taken
+        for dead, and its actors for others."""
         now = self.clock.now()
         if Worker.objects.using(self.alias).filter(id=worker_id).update(heartbeat_at=now) != 1:
             raise WorkerForgotten(f"worker {worker_id} was taken for dead")
@@ -55,45 +57,52 @@ class WorkerVerbs(StoreBase):
                 known.setdefault(name, set()).add(code)
         return known
 
-    def next_wake(self, types: Iterable[str]) -> int | None:
-        """When the next wake of these actors that is not due yet will be; None: there is none. One look into the
-        index for each type."""
-        now = self.clock.now()
-        moments = (
-            Timer.objects.using(self.alias)
-            .filter(type_id=type_id(name), due__gt=now)
-            .order_by("due")
-            .values_list("due", flat=True)
-            .first()
-            for name in types
-        )
-        return min((at for at in moments if at is not None), default=None)
-
     def held(self, worker_id: int) -> dict[UUID, int]:
         """The actors that the worker holds, with their epochs: what it compares with its memory after a lost
         answer to a claim."""
         rows = Run.objects.using(self.alias).filter(owner_id=worker_id)
         return dict(rows.values_list("actor_id", "epoch"))
 
-    def forget_worker(self, worker_id: int, batch: int = 500) -> None:
-        """Remove a worker's row. What it still holds is let go first: free for whoever has code for it."""
-        while True:
-            with self.atomic():
-                runs = list(
-                    Run.objects.using(self.alias)
-                    .filter(owner_id=worker_id)
-                    .select_for_update(no_key=self.vendor == "postgresql")
-                    .order_by("actor_id")[:batch]
-                )
-                if not runs:
-                    break
-                now = self.clock.now()
-                for run in runs:
-                    run.owner_id = None
-                    run.epoch += 1
-                Run.objects.using(self.alias).bulk_update(runs, ["owner_id", "epoch"])
-                Timer.objects.using(self.alias).bulk_create(
-                    Timer(actor_id=run.actor_id, type_id=run.type_id, kind=int(TimerKind.WAKE), due=now)
-                    for run in runs
-                )
-        Worker.objects.using(self.alias).filter(id=worker_id).delete()
+    def next_wake(self, types: Iterable[str]) -> int | None:
+        """When the next wake of an actor of these types will be due that nothing blocks; None: there is none.
+
+        Those of held actors count: a message sent with a delay to a parked actor rings no bell when its time
+        comes. What is due already is the claim's. The walk along the index ends at the first of each type.
+        """
+        now = self.clock.now()
+        sql = (
+            "SELECT t.due FROM rivet_timer t WHERE t.type_id = %s AND t.due > %s AND (SELECT r.blocked"
+            " FROM rivet_run r WHERE r.actor_id = t.actor_id) = 0 ORDER BY t.due LIMIT 1"
+        )
+        found = [row[0] for name in types for row in self.query(sql, [type_id(name), now])]
+        return min(found, default=None)
+
+    def forget_worker(self, worker_id: int, batch: int = 500) -> bool:
+        """Remove a worker's row. What it still holds is let go first: free for whoever has code for it.
+
+        False: some of that is locked by others just now, and the row stays; call it again.
+        """
+        workers = Worker.objects.using(self.alias).filter(id=worker_id)
+        runs = Run.objects.using(self.alias).filter(owner_id=worker_id)
+        while self._let_go(runs, batch):
+            pass
+        if runs.exists():
+            return False
+        workers.delete()
+        return True
+
+    def _let_go(self, runs: QuerySet[Run, Run], batch: int) -> int:
+        with self.atomic():
+            if self.vendor != "sqlite":
+                runs = runs.select_for_update(skip_locked=True, no_key=self.vendor == "postgresql")
+            free = list(runs.order_by("actor_id")[:batch])
+            now = self.clock.now()
+            for run in free:
+                run.owner_id = None
+                run.epoch += 1
+            Run.objects.using(self.alias).bulk_update(free, ["owner_id", "epoch"])
+            Timer.objects.using(self.alias).bulk_create(
+                Timer(actor_id=run.actor_id, type_id=run.type_id, kind=int(TimerKind.WAKE), due=now)
+                for run in free
+            )
+        return len(free)

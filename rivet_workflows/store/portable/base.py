@@ -28,8 +28,8 @@ class PortableBase(StoreBase):
     @contextmanager
     def writing(self) -> Iterator[None]:
         """A transaction that writes. On SQLite it takes the write lock with its first statement whatever the
-        connection's ``transaction_mode`` says: a read that wants to write later fails at once, however long the
-        timeout."""
+        connection's ``transaction_mode`` says: a read that wants to write later fails at once, however long
+        the timeout."""
         with self.atomic():
             if self._is_sqlite:
                 self.execute("DELETE FROM rivet_timer WHERE 0")

@@ -26,10 +26,13 @@ _TAKE = (
 _DROP_WAKES = "DELETE FROM rivet_timer WHERE actor_id = %s AND (due <= %s OR kind = %s)"
 _COLD = "SELECT a.id, a.name, a.key, a.input, a.created_at FROM rivet_actor a WHERE a.id"
 _HISTORY = (
-    f"SELECT actor_id, {', '.join(ENTRY_COLUMNS)} FROM rivet_history"  # noqa: S608
+    f"SELECT actor_id, {', '.join(ENTRY_COLUMNS)} FROM rivet_history"
     " WHERE actor_id IN ({marks}) ORDER BY actor_id, seq"
 )
-_RELEASE = "UPDATE rivet_run SET owner_id = NULL, epoch = epoch + 1, inflight = coalesce(%s, inflight) WHERE actor_id = %s"
+_RELEASE = (
+    "UPDATE rivet_run SET owner_id = NULL, epoch = epoch + 1, inflight = coalesce(%s, inflight)"
+    " WHERE actor_id = %s"
+)
 _WAKE = "INSERT INTO rivet_timer (type_id, actor_id, kind, due, priority) VALUES (%s, %s, %s, %s, 0)"
 _DUE_OF_HELD = (
     "SELECT t.actor_id FROM rivet_timer t WHERE t.type_id = %s AND t.due <= %s"
@@ -60,7 +63,7 @@ class PortableClaims(PortableBase):
             runs = self._runs(wanted)
             taken = [run for run in runs.values() if self._is_free(run, codes)]
             self._take(worker_id, taken, codes, now)
-            deleted = self._drop_idle([row for row in found[:limit]], runs, {run[0] for run in taken}, codes)
+            deleted = self._drop_idle(found[:limit], runs, {run[0] for run in taken}, codes)
             claimed = self._load(taken, raised=True)
         crashpoint("after-claim")
         return claimed, full and bool(claimed or deleted)
@@ -68,7 +71,8 @@ class PortableClaims(PortableBase):
     def take_over(
         self, worker_id: int, dead_worker_id: int, types: dict[str, str], limit: int
     ) -> list[Claimed]:
-        """Take up to ``limit`` actors that a dead worker held. An empty list: there are no more to be had now."""
+        """Take up to ``limit`` actors that a dead worker held. An empty list: there are no more to be had
+        now."""
         crashpoint("before-take-over")
         codes = {type_id(name): code for name, code in types.items()}
         with self.writing():
@@ -93,7 +97,8 @@ class PortableClaims(PortableBase):
             return self._load(mine)
 
     def release(self, releases: Sequence[Release]) -> list[CommitResult]:
-        """Give actors back, each with a wake at the time it must be taken up by itself. OK, STALE, or BUSY."""
+        """Give actors back, each with a wake at the time it must be taken up by itself. OK, STALE, or
+        BUSY."""
         crashpoint("before-release")
         ids = sorted(release.actor_id for release in releases)
         with self.writing():

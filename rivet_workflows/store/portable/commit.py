@@ -22,7 +22,8 @@ class PortableCommits(PortableWrites, PortableBase):
     """The verbs ``commit_group`` and ``resolve``."""
 
     def commit_group(self, items: Sequence[CommitItem], *, wait: bool = False) -> list[CommitResult]:
-        """Commit each item whole or not at all; results in the order of ``items``. See the PostgreSQL form."""
+        """Commit each item whole or not at all; results in the order of ``items``. See the PostgreSQL
+        form."""
         crashpoint("before-commit")
         results = commit_in_halves(items, lambda some: self._attempt(some, wait))
         crashpoint("after-commit")
@@ -108,8 +109,8 @@ class PortableCommits(PortableWrites, PortableBase):
         return CommitResult(item.actor_id, Commit.OK)
 
     def resolve(self, items: Sequence[CommitItem]) -> list[CommitResult]:
-        """After :class:`UnknownOutcome`: OK where the commit is there, BUSY where it may be offered again, STALE
-        where the actor is another's by now."""
+        """After :class:`UnknownOutcome`: OK where the commit is there, BUSY where it may be offered again,
+        STALE where the actor is another's by now."""
         with self.writing():
             runs = self.by_actor(
                 "SELECT actor_id, epoch, commit_no FROM rivet_run WHERE actor_id",

@@ -14,7 +14,7 @@ from rivet_workflows.store.rows import ENTRY_COLUMNS, ReplyStatus, entry_values,
 _RUN = "UPDATE rivet_run SET commit_no = commit_no + 1, next_seq = %s, inflight = %s WHERE actor_id = %s"
 _END = "UPDATE rivet_run SET owner_id = NULL, blocked = %s, blocked_code = %s WHERE actor_id = %s"
 _ROW = (
-    f"INSERT INTO rivet_history (actor_id, {', '.join(ENTRY_COLUMNS)})"  # noqa: S608
+    f"INSERT INTO rivet_history (actor_id, {', '.join(ENTRY_COLUMNS)})"
     f" VALUES (%s, {', '.join(['%s'] * len(ENTRY_COLUMNS))})"
 )
 _PRUNE = "DELETE FROM rivet_history WHERE actor_id = %s AND scope >= %s AND scope < %s"
@@ -202,4 +202,4 @@ class PortableWrites(PortableBase):
                 changes["lifecycle"] = lifecycle
         if changes:
             sets = ", ".join(f"{column} = %s" for column in changes)
-            self.execute(f"UPDATE rivet_actor SET {sets} WHERE id = %s", [*changes.values(), uid])  # noqa: S608
+            self.execute(f"UPDATE rivet_actor SET {sets} WHERE id = %s", [*changes.values(), uid])

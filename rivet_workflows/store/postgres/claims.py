@@ -1,7 +1,7 @@
 """Taking actors up and giving them back, on PostgreSQL.
 
-A claim is three statements in one transaction, never joined into one: as a CTE whose DELETE joined the SELECT it
-took 17 s for 200 of 3,000 wakes, because such tables are analysed while they are empty.
+A claim is three statements in one transaction, never joined into one: as a CTE whose DELETE joined the SELECT
+it took 17 s for 200 of 3,000 wakes, because such tables are analysed while they are empty.
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ class PostgresClaims(PostgresBase):
     """The verbs ``claim``, ``take_over``, ``load``, ``release`` and ``due_wakes_of_held``."""
 
     def claim(self, worker_id: int, types: dict[str, str], limit: int) -> tuple[list[Claimed], bool]:
-        """Take up to ``limit`` actors of ``types`` (name to the hash of this worker's code) that are due and free.
+        """Take up to ``limit`` actors of ``types`` (name to the hash of this worker's code) that are due and
+        free.
 
         The second value says to go on: the wakes met filled the limit and some of them went away. The worker
         looks at the messages of each claimed actor, as the wakes that announced them are deleted here.
@@ -132,7 +133,8 @@ class PostgresClaims(PostgresBase):
     def take_over(
         self, worker_id: int, dead_worker_id: int, types: dict[str, str], limit: int
     ) -> list[Claimed]:
-        """Take up to ``limit`` actors that a dead worker held. An empty list: there are no more to be had now."""
+        """Take up to ``limit`` actors that a dead worker held. An empty list: there are no more to be had
+        now."""
         crashpoint("before-take-over")
         codes = {type_id(name): code for name, code in types.items()}
         with self.atomic():
@@ -150,8 +152,8 @@ class PostgresClaims(PostgresBase):
             return self._load(self.fast(HELD_AGAIN, values))
 
     def release(self, releases: Sequence[Release]) -> list[CommitResult]:
-        """Give actors back, each with a wake at the time it must be taken up by itself. OK, STALE, or BUSY: its
-        row is locked, give it back later."""
+        """Give actors back, each with a wake at the time it must be taken up by itself. OK, STALE, or BUSY:
+        its row is locked, give it back later."""
         crashpoint("before-release")
         given = sorted(releases, key=lambda r: r.actor_id)
         with self.guarded():
@@ -199,8 +201,9 @@ class PostgresClaims(PostgresBase):
         return taken
 
     def _drop_idle(self, left: list[tuple[int, UUID, str]]) -> int:
-        """Delete the wakes met, ``(id, actor, code)``, whose actors this code cannot take up. Sound, since whoever
-        unblocks one inserts a wake of its own after this read, and only wakes seen before it are deleted."""
+        """Delete the wakes met, ``(id, actor, code)``, whose actors this code cannot take up. Sound, since
+        whoever unblocks one inserts a wake of its own after this read, and only wakes seen before it are
+        deleted."""
         if not left:
             return 0
         codes = {actor_id: code for _, actor_id, code in left}

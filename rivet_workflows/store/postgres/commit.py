@@ -1,12 +1,12 @@
-"""The commit of a group as one statement in autocommit: no transaction stays open between round trips, and the
-fence, taken with SKIP LOCKED, waits for nobody.
+"""The commit of a group as one statement in autocommit: no transaction stays open between round trips, and
+the fence, taken with SKIP LOCKED, waits for nobody.
 
-Measured, ms per group of 1 / 10 / 50 / 200: 0.45 / 0.57 / 1.05 / 2.9, against 1.13 / 1.45 / 3.4 / 8.1 for the same
-in five statements with lists as parameters.
+Measured, ms per group of 1 / 10 / 50 / 200: 0.45 / 0.57 / 1.05 / 2.9, against 1.13 / 1.45 / 3.4 / 8.1 for the
+same in five statements with lists as parameters.
 
-How the plan is kept what it is, whatever the statistics say: rows are found by ``LATERAL`` subselects (with a row
-lock or ``OFFSET 0``, so they are not flattened into joins) and then addressed by ``ctid``; the fence leaves
-``owner_id`` out, as each change of owner raises the epoch.
+How the plan is kept what it is, whatever the statistics say: rows are found by ``LATERAL`` subselects (with a
+row lock or ``OFFSET 0``, so they are not flattened into joins) and then addressed by ``ctid``; the fence
+leaves ``owner_id`` out, as each change of owner raises the epoch.
 """
 
 from __future__ import annotations
@@ -207,8 +207,8 @@ class PostgresCommits(PostgresBase):
     def commit_group(self, items: Sequence[CommitItem], *, wait: bool = False) -> list[CommitResult]:
         """Commit each item whole or not at all; results in the order of ``items``.
 
-        ``wait``: wait for locked rows, up to the connection's ``lock_timeout`` (the stragglers' way), instead of
-        calling them BUSY. Raises :class:`UnknownOutcome` when the connection breaks meanwhile.
+        ``wait``: wait for locked rows, up to the connection's ``lock_timeout`` (the stragglers' way), instead
+        of calling them BUSY. Raises :class:`UnknownOutcome` when the connection breaks meanwhile.
         """
         crashpoint("before-commit")
         results = commit_in_halves(items, lambda some: self._attempt(some, wait))
@@ -274,8 +274,8 @@ class PostgresCommits(PostgresBase):
         return results
 
     def resolve(self, items: Sequence[CommitItem]) -> list[CommitResult]:
-        """After :class:`UnknownOutcome`, on a new connection: OK where the commit is there, BUSY where it is not
-        and may be offered again, STALE where the actor is another's by now.
+        """After :class:`UnknownOutcome`, on a new connection: OK where the commit is there, BUSY where it is
+        not and may be offered again, STALE where the actor is another's by now.
 
         Waits for each row, as the lost connection's server process may still be committing.
         """

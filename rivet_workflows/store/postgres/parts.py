@@ -9,9 +9,24 @@ from rivet_workflows.store import literals as lit
 from rivet_workflows.store.grouping import Group
 from rivet_workflows.store.rows import ENTRY_COLUMNS, lifecycle_of_block
 
-_ENTRY_TYPES = (
-    ["bigint", "text", "text", "smallint", "int", "smallint", "bigint", "bigint", "bigint", "text", "text", "text", "text", "text", "text", "bigint"]
-)
+_ENTRY_TYPES = [
+    "bigint",
+    "text",
+    "text",
+    "smallint",
+    "int",
+    "smallint",
+    "bigint",
+    "bigint",
+    "bigint",
+    "text",
+    "text",
+    "text",
+    "text",
+    "text",
+    "text",
+    "bigint",
+]
 
 
 def fence(states: bool, ends: bool, events: bool, wait: bool) -> str:
@@ -133,8 +148,8 @@ EVENTS = (
     " unnest(%s::int[], %s::int[], %s::text[], %s::text[]) w(k, o, name, payload) JOIN f ON f.k = w.k)"
 )
 
-#: The cold rows of actors that end here. Nobody else writes them without having raised the epoch under the run
-#: row's lock, so the fence covers them.
+#: The cold rows of actors that end here. Nobody else writes them without having raised the epoch under the
+#: run row's lock, so the fence covers them.
 ACTORS = (
     "ac AS (UPDATE rivet_actor a SET lifecycle = coalesce(z.life, a.lifecycle),"
     " finished_at = coalesce(z.at, a.finished_at), unpruned_since = coalesce(z.at, a.unpruned_since),"
