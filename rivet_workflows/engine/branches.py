@@ -17,11 +17,13 @@ from ..exceptions import (
     RaceError,
     RollbackError,
     StepFailed,
+    failure_from_record,
     failure_record,
 )
 from ..records import EntryStatus, Kind
-from .calls import Call, caught, step_failure
+from .calls import Call
 from .results import BlockFailure, RaceOutcome, TryResult
+from .steps import caught, step_failure
 
 if TYPE_CHECKING:
     from .scope import Scope
@@ -108,29 +110,54 @@ class Branches(Call):
         return self.entry.name if occurrence == 1 else f"{self.entry.name}#{occurrence}"
 
     def _branch_done(self, index: int, ok: bool, value: Any) -> None:
-        self.scopes[index].end(well=ok)
-        self.outcomes[index] = (ok, value)
-        self.left -= 1
+        self._settle(index, ok, value)
         self._check_end()
+
+    def _settle(self, index: int, ok: bool, value: Any) -> None:
+        scope = self.scopes[index]
+        scope.end(well=ok)
+        if not ok and scope.busy is not None:
+            # A call that was never awaited: nobody will ask for its result.
+            scope.machine.abandon_within(scope.path)
+        self.outcomes[index] = (ok, value if ok else self._kept(value))
+        self.left -= 1
+
+    def _kept(self, exc: BaseException) -> Any:
+        """Of a branch's error only the record: the exception would keep its frames, and all they hold."""
+        return ErrorInfo.from_exception(exc)
 
     def _check_end(self) -> None:
         raise AssertionError
 
     def _complete(self, ok: bool, value: Any, output: Any = None) -> None:
-        machine = self.scope.machine
+        """All that was waited for is there: ``value``, or the exception."""
+        machine, entry = self.scope.machine, self.entry
         if not self.finished:
-            self.entry.input = json.dumps(self._shape())
-            self.entry.output = None if output is None else json.dumps(output)
+            entry.input = json.dumps(self._shape())
+            entry.output = None if output is None else json.dumps(output)
             if not ok:
-                self.entry.error = json.dumps(failure_record(value))
+                entry.error = json.dumps(failure_record(value))
             machine.turn.must_commit = True
             machine.close(self, EntryStatus.COMPLETED if ok else EntryStatus.FAILED)
+        elif ok is not (entry.status is EntryStatus.COMPLETED):
+            machine.report(
+                HistoryDiverged(
+                    f"{self.what} (entry {entry.seq}) is recorded as {entry.status.label} and now "
+                    f"{'succeeds' if ok else f'fails: {value}'}: gate the change with ctx.get_version, "
+                    "or restore the code"
+                )
+            )
         else:
-            self.scope.task.now = self.entry.done_at or self.scope.task.now
-        machine.resume_parent(self, ok, value)
+            self.scope.task.now = entry.done_at or self.scope.task.now
+        machine.tasks.resume(self, ok, value)
+
+    def _fail(self, error: JoinError | RaceError) -> None:
+        """End with this error, built from its record the first time as on replay (D-10)."""
+        record = json.loads(self.entry.error) if self.entry.error else failure_record(error)
+        self._complete(False, failure_from_record(record))
 
     def _errors(self) -> dict[Any, ErrorInfo]:
-        return {self._key(i): _info(exc) for i, (ok, exc) in sorted(self.outcomes.items()) if not ok}
+        return {self._key(i): info for i, (ok, info) in sorted(self.outcomes.items()) if not ok}
 
     def _key(self, index: int) -> Any:
         return self.names[index]
@@ -138,10 +165,6 @@ class Branches(Call):
     def _failed_text(self, verb: str) -> str:
         errors = self._errors()
         return f"{self.what}: {verb}: " + "; ".join(f"{name}: {info}" for name, info in errors.items())
-
-
-def _info(exc: BaseException) -> ErrorInfo:
-    return ErrorInfo.from_exception(exc)
 
 
 class JoinCall(Branches):
@@ -156,9 +179,8 @@ class JoinCall(Branches):
         if all(ok for ok, _ in self.outcomes.values()):
             self._complete(True, self._values())
         else:
-            self._complete(
-                False,
-                JoinError(self._failed_text("failed branches"), errors=self._errors(), name=self.entry.name),
+            self._fail(
+                JoinError(self._failed_text("failed branches"), errors=self._errors(), name=self.entry.name)
             )
 
     def _values(self) -> Any:
@@ -200,10 +222,10 @@ class MapCall(JoinCall):
         index, self.next = self.next, self.next + 1
         self._spawn(index, self.items[index])
 
-    def _branch_done(self, index: int, ok: bool, value: Any) -> None:
+    def _settle(self, index: int, ok: bool, value: Any) -> None:
+        super()._settle(index, ok, value)
         if self.next < len(self.items):
             self._spawn_next()
-        super()._branch_done(index, ok, value)
 
     def _key(self, index: int) -> Any:
         return index
@@ -249,10 +271,11 @@ class RaceCall(Branches):
 
     def _check_end(self) -> None:
         if not self.left and self.outcomes:
-            error = RaceError(
-                self._failed_text("all branches failed"), errors=self._errors(), name=self.entry.name
+            self._fail(
+                RaceError(
+                    self._failed_text("all branches failed"), errors=self._errors(), name=self.entry.name
+                )
             )
-            self._complete(False, error)
 
 
 class TryCall(Branches):
@@ -272,10 +295,13 @@ class TryCall(Branches):
             child, self.functions[0], (machine.context(child),), lambda ok, v: self._branch_done(0, ok, v)
         )
 
+    def _kept(self, exc: BaseException) -> Any:
+        return exc
+
     def _check_end(self) -> None:
         if self.left:
             return
-        ok, value = self.outcomes[0]
+        ok, value = self.outcomes.pop(0)
         if ok:
             self._complete(True, TryResult(True, value))
             return
@@ -297,4 +323,4 @@ class TryCall(Branches):
         kind = "rollback" if rolled_back else source if source != "block" else None
         if not caught(exc, self.catch, kind):
             return None
-        return BlockFailure(source, name, step.error if step else _info(exc), step)
+        return BlockFailure(source, name, step.error if step else ErrorInfo.from_exception(exc), step)

@@ -13,13 +13,16 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from ..exceptions import HistoryDiverged, NotReplaySafe
+from ..exceptions import NotReplaySafe
 from ..records import EntryStatus, Kind
 from .branches import Branch, JoinCall, MapCall, RaceCall, TryCall
-from .calls import EPOCH, Done, QueueCall, SleepCall, StepCall, instant
+from .calls import EPOCH, Done, SleepCall, instant
+from .child import ChildCall
 from .loops import UNSET, CallableLoop, NativeLoop
 from .options import StepOptions, micros, whole
-from .results import Message, RaceOutcome, TryResult
+from .queues import QueueFace
+from .results import RaceOutcome, TryResult
+from .steps import StepCall
 
 if TYPE_CHECKING:
     from .scope import Scope
@@ -176,10 +179,24 @@ class Context:
         """Run ``body(block)``; terminal failures of steps, joins and races inside it become data."""
         return self._scope.gate() or TryCall(self._scope, name, body, tuple(catch))
 
+    def child(self, name: str, actor: Any, key: Any, *, input: Any = None) -> Awaitable[Any]:
+        """The workflow of another actor, to its result; ChildFailed where it failed.
+
+        ``actor`` is a class or a registered name. One that exists is joined, not started again. Cancelling this
+        workflow leaves the child alone.
+        """
+        program = self._scope.machine.program
+        return self._scope.gate() or ChildCall(
+            self._scope, name, program.actor_name(actor), program.actor_key(key), input
+        )
+
     # -- calls that never wait -----------------------------------------------------------------------
 
     def rollback_checkpoint(self, name: str) -> Awaitable[None]:
         """From here on, in this scope, steps may have a ``rollback`` handler; it holds until the scope ends."""
+        dead = self._scope.gate()
+        if dead is not None:
+            return dead
         entry, _, new = self._scope.enter(Kind.ROLLBACK_CHECKPOINT, name)
         machine = self._scope.machine
         self._scope.checkpoint = True
@@ -189,40 +206,31 @@ class Context:
         return Done(self._scope, None, f"rollback_checkpoint {name!r}")
 
     def removed(self, name: str, kind: str) -> Awaitable[None]:
-        """Say that an entry ``name`` of ``kind`` (``"step"``, ``"loop"``, …) used to be here (R-REM)."""
-        scope, machine = self._scope, self._scope.machine
-        scope.check_usable(f"removed {name!r}")
+        """Say that an entry ``name`` of ``kind`` (``"step"``, ``"loop"``, …) used to be here (R-REM).
+
+        All occurrences of a repeated name, or one: ``"wait-work#2"``.
+        """
         if kind not in REMOVABLE:
             raise ValueError(
                 f"removed({name!r}, {kind!r}): the kind must be one of {', '.join(sorted(REMOVABLE))}"
             )
-        plain, _, number = name.rpartition("#") if name.rpartition("#")[2].isdigit() else (name, "", "")
-        keys = [k for k in scope.recorded if k[0] == plain and (not number or k[1] == int(number))]
-        for key in keys:
-            entry = scope.recorded[key][0]
-            if entry.kind.label not in (kind, "removed"):
-                machine.report(
-                    HistoryDiverged(
-                        f"removed({name!r}, {kind!r}): the history holds a {entry.kind.label} there (entry {entry.seq})"
-                    )
-                )
-            _, rec = scope.recorded.pop(key)
-            if rec is not None:
-                machine.abandon(entry.seq)
-        if not keys and scope.counts.get(plain, 0) == 0:
-            entry, _, _ = scope.enter(Kind.REMOVED, plain)
-            entry.input = json.dumps(kind)
-            machine.record(entry, EntryStatus.REMOVED)
-        scope.removed.add(plain)
-        return Done(scope, None, f"removed {name!r}")
+        dead = self._scope.gate()
+        if dead is not None:
+            return dead
+        self._scope.remove(name, kind)
+        return Done(self._scope, None, f"removed {name!r}")
 
     def get_version(self, name: str, latest: int) -> Awaitable[int]:
         """The version this run is pinned to here: ``latest`` for one that is new here, else 1 (R-VER)."""
         whole(latest, f"get_version({name!r}): latest")
         scope, machine = self._scope, self._scope.machine
+        dead = scope.gate()
+        if dead is not None:
+            return dead
         entry, _, new = scope.enter(Kind.VERSION_CHECK, name)
         if new:
-            version = 1 if scope.unmet() else latest
+            # What is finished as a whole was run by the old code, as was a place before what is recorded.
+            version = 1 if scope.sealed or scope.unmet() else latest
             entry.output = json.dumps({"resolved": version, "latest": latest})
             machine.record(entry, EntryStatus.COMPLETED)
         else:
@@ -237,12 +245,12 @@ class Context:
 
     def uuid4(self) -> uuid.UUID:
         """A random UUID that is the same on replay."""
-        return uuid.UUID(int=self._scope.rng.getrandbits(128), version=4)
+        return uuid.UUID(int=self._scope.draw("uuid4()").getrandbits(128), version=4)
 
     @property
     def random(self) -> random.Random:
         """A random generator that draws the same on replay."""
-        return self._scope.rng
+        return self._scope.draw("random")
 
     @property
     def actor_id(self) -> uuid.UUID:
@@ -312,69 +320,6 @@ class LoopContext(Context):
         super().__init__(scope)
         self.iteration = iteration
         self.loop_state = state
-
-
-class QueueFace:
-    """``ctx.queue``."""
-
-    __slots__ = ("_scope",)
-
-    def __init__(self, scope: Scope) -> None:
-        self._scope = scope
-
-    def next(
-        self,
-        name: str,
-        *,
-        names: Any = None,
-        timeout: float | timedelta | None = None,
-        completable: bool = False,
-    ) -> Awaitable[Message[Any]]:
-        """Wait for one message of the queues ``names`` (none: any). ``name`` names the entry.
-
-        Raises QueueTimeout after ``timeout`` seconds without one. ``completable``: the message stays hidden in the
-        queue until ``message.complete(response)``.
-        """
-        return self._wait(name, names, 1, timeout, completable, single=True)
-
-    def next_batch(
-        self,
-        name: str,
-        *,
-        names: Any = None,
-        count: int = 1,
-        timeout: float | timedelta | None = None,
-        completable: bool = False,
-    ) -> Awaitable[list[Message[Any]]]:
-        """Up to ``count`` messages of those there now, waiting for the first; ``[]`` after ``timeout`` seconds."""
-        whole(count, f"count of queue wait {name!r}")
-        return self._wait(name, names, count, timeout, completable, single=False)
-
-    def _wait(
-        self, name: str, names: Any, count: int, timeout: Any, completable: bool, *, single: bool
-    ) -> Awaitable[Any]:
-        dead = self._scope.gate()
-        if dead is not None:
-            return dead
-        program = self._scope.machine.program
-        if names is not None and not isinstance(names, list | tuple | set | frozenset):
-            names = (names,)
-        wanted = tuple(dict.fromkeys(program.queue_name(n) for n in names or ())) or None
-        limit = None if timeout is None else micros(timeout, f"the timeout of queue wait {name!r}")
-        return QueueCall(self._scope, name, wanted, count, limit, bool(completable), single)
-
-    def send(self, queue: Any, body: Any = None) -> Awaitable[None]:
-        """Put a message into one of the actor's own queues, once, however often this is replayed."""
-        scope, machine = self._scope, self._scope.machine
-        dead = scope.gate()
-        if dead is not None:
-            return dead
-        name = machine.program.queue_name(queue)
-        text = machine.codec.dumps(machine.program.check_body(name, body), what=f"message to queue {name!r}")
-        entry, _, new = scope.enter(Kind.SEND, name)
-        if new:
-            machine.send(entry, text)
-        return Done(scope, None, f"send {name!r}")
 
 
 REMOVABLE = frozenset(kind.label for kind in Kind if kind is not Kind.TRY)

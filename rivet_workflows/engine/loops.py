@@ -35,20 +35,26 @@ class LoopCall(Call):
     def __init__(self, scope: Scope, name: str, state: Any, interval: int | None, size: int | None) -> None:
         self.interval = 20 if interval is None else whole(interval, "history_prune_interval")
         self.size = self.interval if size is None else whole(size, "history_size")
-        self.start = None if state is UNSET else state
+        # Before anything is recorded: a state that cannot be stored fails at the call and leaves no trace.
+        self.start = scope.machine.codec.dumps(
+            None if state is UNSET else state, what=f"state of loop {name!r}"
+        )
         self.current: Scope | None = None
         self.idle = 0
         super().__init__(scope, name)
 
     def fresh(self) -> None:
-        machine = self.scope.machine
-        text = machine.codec.dumps(self.start, what=f"state of {self.what}")
         assert self.rec is not None
-        self.rec |= {"i": 0, "v": text, "f": 0, "m": self.scope.task.now}
+        self.rec |= {"i": 0, "v": self.start, "f": 0, "m": self.scope.task.now}
 
     def recorded(self) -> None:
         position = json.loads(self.entry.input or "{}")
-        self.rec = {"i": position.get("iteration", 0), "v": position.get("state", "null"), "f": 0, "m": 0}
+        self.rec = {
+            "i": position.get("iteration", 0),
+            "v": position.get("state", "null"),
+            "f": 0,
+            "m": position.get("at", 0),
+        }
 
     @property
     def finished(self) -> bool:
@@ -65,7 +71,9 @@ class LoopCall(Call):
             task.now = max(task.now, rec["m"])
         self.current = self.scope.child(self.entry, rec["i"], task, "", sealed=self.finished)
         self.current.label = f"{self.scope_name}/~{rec['i']}"
-        return LoopContext(self.current, rec["i"], self.scope.machine.codec.loads(rec["v"]))
+        return LoopContext(
+            self.current, rec["i"], self.scope.machine.decode(rec["v"], f"the state of {self.what}")
+        )
 
     @property
     def scope_name(self) -> str:
@@ -87,7 +95,7 @@ class LoopCall(Call):
                     "gate the changed condition with ctx.get_version, or restore it"
                 )
             )
-        rec |= {"i": rec["i"] + 1, "v": text, "m": self.scope.task.now}
+        rec |= {"i": rec["i"] + 1, "v": text, "m": self.current.task.now}
         machine.turn.dirty = True
         if rec["i"] % self.interval == 0:
             self.prune(rec["i"])
@@ -114,11 +122,19 @@ class LoopCall(Call):
             )
             rec["f"] = end
 
-    def record_position(self) -> None:
+    def over(self, *, well: bool) -> None:
+        """The loop is left: its position goes into the history with it. Whatever ends closes its record, so that
+        the position holds only what is open."""
         rec = self.rec
         assert rec is not None
-        self.entry.input = json.dumps({"iteration": rec["i"], "state": rec["v"]})
-        self.prune(rec["i"] + 1)
+        if self.finished:
+            return
+        self.entry.input = json.dumps({"iteration": rec["i"], "state": rec["v"], "at": rec["m"]})
+        if well:
+            self.prune(rec["i"] + 1)
+        now = self.scope.task.now
+        self.scope.machine.close(self, EntryStatus.COMPLETED if well else EntryStatus.FAILED)
+        self.scope.task.now = now
 
 
 class NativeLoop(LoopCall):
@@ -150,13 +166,11 @@ class NativeLoop(LoopCall):
         return self._iterator is not None and self._iterator() is not None
 
     def end(self, *, well: bool = True) -> None:
-        """The loop was left. ``well`` False: the whole run failed, the loop stays open where it stands."""
+        """The loop was left. ``well`` False: by an error that ends its scope too."""
         self.scope.loop = None
         if self.current is not None:
             self.current.end(well=well)
-        if well and not self.finished:
-            self.record_position()
-            self.scope.machine.close(self, EntryStatus.COMPLETED)
+        self.over(well=well)
 
 
 class LoopIterator:
@@ -208,11 +222,18 @@ class CallableLoop(LoopCall):
         self._iterate()
 
     def recorded(self) -> None:
-        self.scope.machine.replay_later(self)
+        super().recorded()
+        if self.entry.status is EntryStatus.FAILED:
+            # Its last iteration is entered again, and fails again.
+            self._iterate()
+        else:
+            self.scope.machine.tasks.replay_later(self)
 
     def replay(self) -> Result:
         output = self.entry.output
-        return True, None if output is None else self.scope.machine.codec.loads(output)
+        return True, None if output is None else self.scope.machine.decode(
+            output, f"the result of {self.what}"
+        )
 
     def _iterate(self) -> None:
         it = self.enter()
@@ -223,17 +244,17 @@ class CallableLoop(LoopCall):
         )
 
     def _body_done(self, it: LoopContext, ok: bool, value: Any) -> None:
-        machine = self.scope.machine
-        assert self.current is not None
+        if ok:
+            try:
+                self._next(it, value)
+            except RivetError as exc:
+                ok, value = False, exc
         if not ok:
-            # Stays open at this iteration: a later run enters it again and meets the same (R-LOOP-10).
+            assert self.current is not None
             self.current.end(well=False)
-            machine.resume_parent(self, False, value)
-            return
-        try:
-            self._next(it, value)
-        except RivetError as exc:
-            machine.resume_parent(self, False, exc)
+            self.scope.task.now = max(self.scope.task.now, self.current.task.now)
+            self.over(well=False)
+            self.scope.machine.tasks.resume(self, False, value)
 
     def _next(self, it: LoopContext, value: Any) -> None:
         if value is not None and not isinstance(value, Loop):
@@ -255,9 +276,11 @@ class CallableLoop(LoopCall):
         assert self.current is not None
         value, self.entry.output = machine.codec.roundtrip(value, what=f"result of {self.what}")
         self.current.end(well=True)
-        self.record_position()
-        machine.close(self, EntryStatus.COMPLETED)
-        machine.resume_parent(self, True, value)
+        if self.finished:
+            self.turn(None)  # recorded as failed in this iteration: says so
+        self.over(well=True)
+        self.scope.task.now = machine.now
+        machine.tasks.resume(self, True, value)
 
 
 def _takes_two(body: Callable[..., Any]) -> bool:

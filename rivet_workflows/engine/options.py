@@ -80,6 +80,10 @@ class StepOptions:
             min(self.retry_backoff_max, self.retry_backoff_base * 2.0 ** min(attempt, 60)) * 1_000_000
         )
 
+    def remaining(self, attempt: int) -> int:
+        """Attempts left once number ``attempt`` (from 1) has begun."""
+        return max(0, self.max_retries - (attempt - 1))
+
     def merged(self, given: Mapping[str, Any]) -> StepOptions:
         """These options with ``given`` on top, checked. Unknown keywords raise TypeError naming ``kwargs=``."""
         if not given:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from ..records import Entry
+from . import source
 from .options import DEFAULTS, StepOptions
 
 
@@ -35,6 +38,8 @@ class Limits:
     attempts_shown: int = 20
     #: Iterations of a loop in one go without a single recorded call.
     max_idle_iterations: int = 100_000
+    #: Entries that one turn may record before it is committed and others get theirs.
+    max_turn_rows: int = 1_000
 
 
 def _no_handler(path: str) -> Callable[..., Any]:
@@ -60,5 +65,17 @@ class Program:
     #: Dotted path of a rollback handler, checked to resolve; and back.
     handler_path: Callable[[Callable[..., Any]], str] = lambda f: f"{f.__module__}:{f.__qualname__}"
     find_handler: Callable[[str], Callable[..., Any]] = _no_handler
+    #: An actor class or name to its name, and a key to its text, for ``ctx.child``.
+    actor_name: Callable[[Any], str] = str
+    actor_key: Callable[[Any], str] = lambda key: json.dumps(list(key) if isinstance(key, tuple) else [key])
     #: ``ctx.log``: anything with the methods of a logger.
     log: Any = None
+
+    def declares_removed(self, entry: Entry) -> bool:
+        """The code says that this old entry was removed: on the class, or anywhere ahead in it (D-03, D-04)."""
+        kind = entry.kind.label
+        ahead = source.removed_names(self.run, self.owner)
+        return any(
+            self.removed.get(name) == kind or (name, kind) in ahead or (name, None) in ahead
+            for name in (entry.name, f"{entry.name}#{entry.occurrence}")
+        )

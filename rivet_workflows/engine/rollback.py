@@ -62,7 +62,7 @@ class Rollback:
     def begin(self, entries: Sequence[Entry]) -> None:
         self.entries = list(entries)
         if self.retry_at is not None and self.entries and self.retry_at > self.machine.now:
-            self.machine.at(self.retry_at, 0)
+            self.machine.timers.at(self.retry_at, 0)
             return
         self._next()
 
@@ -75,7 +75,7 @@ class Rollback:
         machine.turn.dirty = machine.turn.must_commit = True
         if not self.entries:
             machine.rollback = None
-            machine.failed(self.error)
+            machine.ending.failed(self.error)
             return
         entry = self.entries[0]
         try:
@@ -102,7 +102,7 @@ class Rollback:
                 kwargs={},
                 options=DEFAULTS,
                 is_rollback=True,
-                remaining_retries=max(0, DEFAULTS.max_retries - self.attempt + 1),
+                remaining_retries=DEFAULTS.remaining(self.attempt),
             )
         )
 
@@ -134,7 +134,7 @@ class Rollback:
                 entry.name,
                 attempt,
                 DEFAULTS.max_retries,
-                max(0, DEFAULTS.max_retries - attempt + 1),
+                DEFAULTS.remaining(attempt),
                 retry,
             )
         )
@@ -144,7 +144,7 @@ class Rollback:
         self.attempt += 1
         self.starts = 0
         self.retry_at = machine.now + delay
-        machine.at(self.retry_at, 0)
+        machine.timers.at(self.retry_at, 0)
 
     def _stuck(self, entry: Entry, error: ErrorInfo) -> None:
         """The actor stays in ``rolling_back``, visible, until ``recover``."""
@@ -152,6 +152,6 @@ class Rollback:
         text = (
             f"rollback handler {entry.rollback!r} of step {entry.name!r} (entry {entry.seq}) failed: {error}"
         )
-        self.machine._set_aside(
+        self.machine.ending.set_aside(
             Blocked.ROLLBACK_FAILED, RivetError(text, metadata={"error": json.dumps(error.to_dict())})
         )

@@ -7,17 +7,20 @@ and refuses what a replay could not repeat: before anything is ordered.
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 from ..exceptions import EntryInProgress, HistoryDiverged, RivetError
-from ..records import Entry, Kind, child_scope
+from ..records import Entry, EntryStatus, Kind, child_scope
+from .history import Found
 
 if TYPE_CHECKING:
     from .calls import Call, Done
     from .loops import NativeLoop
-    from .machine import Machine, Task
+    from .machine import Machine
+    from .tasks import Task
 
 _UNIQUE = (Kind.VERSION_CHECK, Kind.ROLLBACK_CHECKPOINT)
 #: Kinds that may be new although recorded entries were not met: they exist to bridge changed code (D-03).
@@ -56,6 +59,7 @@ class Scope:
         "loop",
         "machine",
         "made",
+        "odd",
         "parent",
         "path",
         "recorded",
@@ -77,10 +81,11 @@ class Scope:
         #: The entry that opened this scope is finished in the history: nothing new may be made in it (D-07).
         self.sealed: bool = sealed or (parent is not None and parent.sealed)
         self.counts: dict[str, int] = {}
-        self.recorded: dict[tuple[str, int], tuple[Entry, dict[str, Any] | None]] = machine.recorded.pop(
-            path, {}
-        )
-        self.removed: set[str] = set()
+        self.recorded: dict[tuple[str, int], Found] = machine.recorded.pop(path, {})
+        #: ``(name, occurrence)`` declared removed here; occurrence 0 is all of them.
+        self.removed: set[tuple[str, int]] = set()
+        #: Names whose first call was met with other arguments than recorded.
+        self.odd: set[str] = set()
         self.busy: Call | Done | None = None
         self.loop: NativeLoop | None = None
         self.checkpoint: bool = parent.checkpoint if parent else False
@@ -109,9 +114,21 @@ class Scope:
         where = self.where
         return f"{where}/{shown}" if where else shown
 
-    @property
-    def rng(self) -> random.Random:
-        """Seeded by the actor and the place, so a replay draws the same numbers."""
+    def draw(self, what: str) -> random.Random:
+        """Random numbers, seeded by the actor and the place: a replay draws the same.
+
+        That holds only where they are drawn on the way that a replay goes: a body that it may not enter again (an
+        earlier iteration, a lost branch) must draw from its own context.
+        """
+        machine = self.machine
+        inside = machine.tasks.current is not None and machine.tasks.current is not self.task
+        if inside or (self.loop is not None and self.loop.alive()):
+            machine.report(
+                EntryInProgress(
+                    f"ctx.{what} was used on the outer context inside the body of a loop, branch or block: use the "
+                    "context that was handed to it"
+                )
+            )
         if self._rng is None:
             self._rng = random.Random(f"{self.machine.actor_id}:{self.path}")  # must be predictable
         return self._rng
@@ -121,12 +138,17 @@ class Scope:
 
         Siblings of a branch are not its ancestors, so concurrent branches cannot disturb each other here.
         """
-        found = []
+        found: list[Entry] = []
         scope: Scope | None = self
         while scope is not None:
-            found += [entry for entry, _ in scope.recorded.values() if not self.machine.is_removed(entry)]
+            if scope.recorded:
+                found += [entry for entry, _ in scope.recorded.values() if not self._may_miss(entry)]
             scope = scope.parent
         return found
+
+    def _may_miss(self, entry: Entry) -> bool:
+        """Nothing happened there, or the code declares it removed."""
+        return entry.kind is Kind.REMOVED or self.machine.program.declares_removed(entry)
 
     # -- calls -------------------------------------------------------------------------------------
 
@@ -171,7 +193,9 @@ class Scope:
             )
         machine = self.machine
         occurrence = self.counts.get(name, 0) + 1
-        if name in self.removed:
+        while (name, occurrence) in self.removed:
+            occurrence += 1
+        if (name, 0) in self.removed:
             machine.report(
                 HistoryDiverged(f"{self.at(name)} was declared removed and is used again as a {kind.label}")
             )
@@ -196,12 +220,15 @@ class Scope:
                 )
             return entry, rec, False
         self._check_new(kind, name, occurrence)
-        entry = Entry(machine.take_seq(), self.path, name, kind, occurrence, started_at=machine.now)
+        return self._new(kind, name, occurrence), None, True
+
+    def _new(self, kind: Kind, name: str, occurrence: int) -> Entry:
+        machine = self.machine
         scope: Scope | None = self
         while scope is not None and not scope.rows:
             scope.rows = True
             scope = scope.parent
-        return entry, None, True
+        return Entry(machine.take_seq(), self.path, name, kind, occurrence, started_at=machine.now)
 
     def _check_new(self, kind: Kind, name: str, occurrence: int) -> None:
         machine = self.machine
@@ -232,12 +259,37 @@ class Scope:
             "behaviour gate it with ctx.get_version; or restore the code"
         )
 
+    def remove(self, name: str, kind: str) -> None:
+        """An entry of this name and kind used to be here: met, if it is recorded; else a placeholder says so."""
+        self.check_usable(f"removed {name!r}")
+        machine = self.machine
+        plain, _, digits = name.rpartition("#")
+        if not (plain and digits.isdigit()):
+            plain, digits = name, ""
+        number = int(digits or 0)
+        found = [key for key in self.recorded if key[0] == plain and number in (0, key[1])]
+        for key in found:
+            entry, rec = self.recorded.pop(key)
+            if entry.kind.label not in (kind, Kind.REMOVED.label):
+                machine.report(
+                    HistoryDiverged(
+                        f"removed({name!r}, {kind!r}): the history holds a {entry.kind.label} there (entry {entry.seq})"
+                    )
+                )
+            if rec is not None or machine.held:
+                machine.abandon(entry)
+        if not found and self.counts.get(plain, 0) < max(number, 1):
+            placeholder = self._new(Kind.REMOVED, plain, number or 1)
+            placeholder.input = json.dumps(kind)
+            machine.record(placeholder, EntryStatus.REMOVED)
+        self.removed.add((plain, number))
+
     # -- end ---------------------------------------------------------------------------------------
 
     def end(self, *, well: bool) -> None:
         """The scope is over. Checks, when it ended well, that nothing recorded was left out (R-DIV-05)."""
         if self.loop is not None:
-            self.loop.end()
+            self.loop.end(well=well)
         machine = self.machine
         if well:
             if self.busy is not None:
@@ -247,8 +299,8 @@ class Scope:
                         "is an await missing before it?"
                     )
                 )
-            for entry, _ in self.recorded.values():
-                if not machine.is_removed(entry):
+            for entry, rec in self.recorded.values():
+                if not self._may_miss(entry):
                     machine.report(
                         HistoryDiverged(
                             f"{self.at(entry.name, entry.occurrence)} ({entry.kind.label}, entry {entry.seq}) "
@@ -256,6 +308,8 @@ class Scope:
                             f'ctx.removed("{entry.name}", "{entry.kind.label}"), or restore it'
                         )
                     )
+                if rec is not None:
+                    machine.abandon(entry)
             machine.settle(self)
         self.closed = True
 
@@ -265,11 +319,10 @@ class Scope:
         Code that swallows it in an endless loop gets, after a number of tries, something that only suspends, so
         that the thread comes back and the coroutine can be dropped.
         """
-        machine = self.machine
-        if not (machine.stopped or self.task.stopped):
+        if not (self.machine.stopped or self.task.stopped):
             return None
-        machine.refusals += 1
-        if machine.refusals <= MAX_REFUSALS:
+        self.task.refusals += 1
+        if self.task.refusals <= MAX_REFUSALS:
             raise Stopped
         return Dead()
 

@@ -66,6 +66,19 @@ class SelfSend:
 
 
 @dataclass(slots=True)
+class ChildOrder:
+    """``ctx.child``: create this actor unless it exists, and tell its end by ``Machine.child_done``. Ordered again
+    after every replay, until then."""
+
+    seq: int
+    #: Registered name, and the key as its row holds it.
+    actor: str
+    key: str
+    #: The encoded input; None without one.
+    input: str | None
+
+
+@dataclass(slots=True)
 class Outcome:
     """The run is over."""
 
@@ -97,6 +110,7 @@ class Turn:
     unanswered: list[int] = field(default_factory=list)
     sends: list[SelfSend] = field(default_factory=list)
     starts: list[StepOrder] = field(default_factory=list)
+    children: list[ChildOrder] = field(default_factory=list)
     #: Entries whose running function is not wanted any more.
     cancels: list[int] = field(default_factory=list)
     rolled_back: list[tuple[int, int]] = field(default_factory=list)

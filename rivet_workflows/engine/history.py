@@ -1,0 +1,50 @@
+"""The recorded entries of one actor, by place: what a replay looks up. Pure.
+
+Finished entries are rows; open ones are records in the position (the ``inflight`` text). Here they are indexed by
+scope and name, and here is said which rows a prune covers and which places lie inside an entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..records import SCOPE_DIGITS, Entry, Kind, Prune
+
+#: An entry and, while it is open, its record in the position.
+Found = tuple[Entry, dict[str, Any] | None]
+Index = dict[str, dict[tuple[str, int], Found]]
+
+
+def open_entry(rec: Mapping[str, Any]) -> Entry:
+    """The entry of an open record."""
+    return Entry(rec["s"], rec["p"], rec["n"], Kind(rec["k"]), rec.get("o", 1), started_at=rec["t"])
+
+
+def index_entries(rows: Iterable[Entry], records: Iterable[dict[str, Any]]) -> Index:
+    """What the history holds, by scope, then by name and occurrence."""
+    index: Index = {}
+    for entry in rows:
+        index.setdefault(entry.scope, {})[entry.location_key] = (entry, None)
+    for rec in records:
+        entry = open_entry(rec)
+        index.setdefault(entry.scope, {})[entry.location_key] = (entry, rec)
+    return index
+
+
+def inside(entry: Entry) -> str:
+    """What every scope within ``entry`` begins with."""
+    return f"{entry.scope}{entry.seq:0{SCOPE_DIGITS}x}"
+
+
+def whole_scope(path: str) -> Prune:
+    """The prune of one branch or iteration with all that is in it."""
+    # The next sibling ends the range: made of the same digits, so it sorts alike under every collation.
+    return Prune(path, f"{path[:-SCOPE_DIGITS]}{int(path[-SCOPE_DIGITS:], 16) + 1:0{SCOPE_DIGITS}x}")
+
+
+def covers(prune: Prune, row: Entry) -> bool:
+    """Whether a prune deletes this row."""
+    if not prune.first <= row.scope < prune.end:
+        return False
+    return not (prune.keep_handlers and row.rollback is not None and row.rolled_back_at is None)

@@ -1,0 +1,222 @@
+"""The coroutines of one workflow, advanced by hand in a fixed order, with no event loop. Pure.
+
+Everything that can run does, until every coroutine waits for a recorded call; then the next result is delivered to
+one of them, and so on. On a replay the next result is the recorded one with the smallest ``done_seq``; at the
+frontier it is what has just happened. Both take the same path, so a parked and a replayed run cannot differ (D-08).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from ..exceptions import NotReplaySafe
+from .calls import Call, Done, Result
+from .scope import MAX_REFUSALS, Dead, Scope, Stopped
+
+if TYPE_CHECKING:
+    from .machine import Machine
+
+Finished = Callable[[bool, Any], None]
+
+
+class Task:
+    """One coroutine of the workflow: ``run`` itself, a branch, or the body of a callable loop."""
+
+    __slots__ = ("arguments", "coro", "done", "function", "now", "refusals", "scope", "stopped", "waiting")
+
+    def __init__(
+        self, function: Callable[..., Any], arguments: tuple[Any, ...], now: int, done: Finished
+    ) -> None:
+        self.function = function
+        self.arguments = arguments
+        #: ``ctx.now()`` here: when the last result that it received was recorded.
+        self.now = now
+        self.done = done
+        self.coro: Any = None
+        self.scope: Scope | None = None
+        self.waiting: Call | Done | None = None
+        self.stopped = False
+        #: How often it was told that it is stopped.
+        self.refusals = 0
+
+
+class Tasks:
+    """The coroutines of one machine, what is ready for them, and what comes next."""
+
+    __slots__ = ("_all", "_machine", "_ready", "_replay", "current", "live", "paused")
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._all: dict[Task, None] = {}
+        self._ready: deque[tuple[Task, Call | Done | None, bool, Any]] = deque()
+        #: Calls that wait for their recorded result, by ``done_seq``.
+        self._replay: list[tuple[int, Call]] = []
+        #: Calls whose result has just come, in order of arrival.
+        self.live: deque[Call] = deque()
+        self.current: Task | None = None
+        #: The turn grew too long; it goes on with the next.
+        self.paused = False
+
+    # -- what becomes ready --------------------------------------------------------------------------
+
+    def spawn(
+        self, scope: Scope, function: Callable[..., Any], arguments: tuple[Any, ...], now: int, done: Finished
+    ) -> None:
+        """Start ``function(*arguments)`` in ``scope`` once the running coroutine waits."""
+        task = Task(function, arguments, now, done)
+        task.scope, scope.task = scope, task
+        self._all[task] = None
+        self._ready.append((task, None, True, None))
+
+    def resume(self, call: Call, ok: bool, value: Any) -> None:
+        """Give the result of ``call`` to the coroutine that awaits it."""
+        self._ready.append((call.scope.task, call, ok, value))
+
+    def replay_later(self, call: Call) -> None:
+        """Deliver the recorded result of ``call`` when it is its turn."""
+        heapq.heappush(self._replay, (call.entry.done_seq or 0, call))
+
+    # -- driving -------------------------------------------------------------------------------------
+
+    def drive(self) -> None:
+        """Run until everything waits, the machine is stopped, or the turn has become long."""
+        machine = self._machine
+        self.paused = False
+        while not machine.stopped:
+            if self._ready:
+                task, call, ok, value = self._ready.popleft()
+                if not task.stopped and task.waiting is call:
+                    self._advance(task, call, ok, value)
+                # A pause is only between calls that never wait: everything that has come is in the turn.
+                if self.paused:
+                    return
+                continue
+            try:
+                found = self._next()
+            except Stopped:
+                return
+            if found is None:
+                return
+            next_call, (ok, value) = found
+            next_call.scope.task.now = next_call.entry.done_at or next_call.scope.task.now
+            self.resume(next_call, ok, value)
+            found = value = None
+
+    def _next(self) -> tuple[Call, Result] | None:
+        if self._replay:
+            call = heapq.heappop(self._replay)[1]
+            return call, call.replay()
+        while self.live:
+            call = self.live.popleft()
+            if not call.scope.task.stopped and call.entry.done_seq is None:
+                return call, call.finish()
+        if self._machine.turn_is_long():
+            self.paused = self._machine.mailbox.next() is not None
+            return None
+        waiting = self._machine.mailbox.next()
+        return None if waiting is None else (waiting, waiting.finish())
+
+    def _advance(self, task: Task, call: Call | Done | None, ok: bool, value: Any) -> None:
+        if call is not None and call.scope is not None:
+            call.scope.busy = None
+        task.waiting = None
+        self.current = task
+        try:
+            if task.coro is None:
+                task.coro = _coroutine(task.function, task.arguments)
+                yielded = task.coro.send(None)
+            else:
+                yielded = task.coro.send(value) if ok else task.coro.throw(value)
+        except StopIteration as stop:
+            self._done(task, True, stop.value)
+        except Stopped:
+            task.stopped = True
+        except BaseException as exc:
+            self._done(task, False, exc)
+        else:
+            self._blocked(task, yielded)
+        finally:
+            # A thrown exception's traceback holds this frame, and it the exception: not left to the collector.
+            value = self.current = None
+
+    def _done(self, task: Task, ok: bool, value: Any) -> None:
+        self._all.pop(task, None)
+        if self._machine.stopped or task.stopped:
+            return
+        task.stopped = True
+        with suppress(Stopped):
+            task.done(ok, value)
+
+    def _blocked(self, task: Task, yielded: Any) -> None:
+        if self._machine.stopped or isinstance(yielded, Dead):
+            return
+        if isinstance(yielded, Call | Done) and yielded.scope is not None and yielded.scope.task is task:
+            if isinstance(yielded, Done):
+                task.waiting, self.paused = yielded, True
+                self._ready.append((task, yielded, True, None))
+                return
+            if yielded.scope.busy is yielded:
+                task.waiting = yielded
+                return
+        shown = yielded.what if isinstance(yielded, Call) else f"{type(yielded).__name__} object"
+        try:
+            self._machine.report(
+                NotReplaySafe(
+                    f"run awaited {shown}, which is not a call on the context of its own branch. Only ctx calls may be "
+                    "awaited in run (ctx.sleep for asyncio.sleep); await everything else inside a step"
+                )
+            )
+        except Stopped:
+            task.stopped = True
+
+    # -- ends ----------------------------------------------------------------------------------------
+
+    def kill(self, path: str) -> None:
+        """Unwind every coroutine in the scope ``path`` or below."""
+        for task in list(self._all):
+            if task.scope is not None and task.scope.path.startswith(path):
+                self._close(task)
+
+    def dispose(self) -> None:
+        """Unwind all of them."""
+        for task in list(self._all):
+            self._close(task)
+        self._ready.clear()
+        self._replay.clear()
+        self.live.clear()
+
+    def _close(self, task: Task) -> None:
+        """Unwind a coroutine. Code that keeps catching :class:`Stopped` is dropped after a number of tries."""
+        task.stopped = True
+        self._all.pop(task, None)
+        notes = self._machine.turn.notes
+        for _ in range(MAX_REFUSALS):
+            if task.coro is None:
+                return
+            try:
+                task.coro.throw(Stopped())
+            except (StopIteration, Stopped):
+                return
+            except BaseException as exc:
+                notes.append(f"{type(exc).__name__} while the workflow was unwound: {exc}")
+                return
+        where = getattr(getattr(task.coro, "cr_frame", None), "f_lineno", "?")
+        notes.append(f"the workflow catches BaseException around line {where} and was dropped: do not")
+
+
+def _coroutine(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    coro = function(*arguments)
+    if isinstance(coro, Call | Done):
+        return _awaited(coro)  # a lambda: ``lambda b: b.step("fetch", fetch)``
+    if not (hasattr(coro, "send") and hasattr(coro, "throw")) or not hasattr(coro, "cr_code"):
+        name = getattr(function, "__qualname__", repr(function))
+        raise TypeError(f"{name} must be an async function (async def), it returned {type(coro).__name__}")
+    return coro
+
+
+async def _awaited(call: Call | Done) -> Any:
+    return await call

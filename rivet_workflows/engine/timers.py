@@ -1,0 +1,48 @@
+"""When which entry is due. Pure: no clock, only the times that were asked for."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+
+
+class Timers:
+    """At most one due time per entry. A heap; what was cancelled or set anew is skipped, and cleared in time."""
+
+    __slots__ = ("_due", "_heap")
+
+    def __init__(self) -> None:
+        self._due: dict[int, int] = {}
+        self._heap: list[tuple[int, int]] = []
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def at(self, due: int, seq: int) -> None:
+        """``seq`` is due then, and at no other time."""
+        self._due[seq] = due
+        heapq.heappush(self._heap, (due, seq))
+        # A loop whose waits end long before their deadlines would leave one stale item per turn.
+        if len(self._heap) > 2 * len(self._due) + 64:
+            self._heap = [(due, seq) for seq, due in self._due.items()]
+            heapq.heapify(self._heap)
+
+    def cancel(self, seq: int) -> None:
+        self._due.pop(seq, None)
+
+    def clear(self) -> None:
+        self._due.clear()
+        self._heap.clear()
+
+    def next(self) -> int | None:
+        """The earliest due time."""
+        while self._heap and self._due.get(self._heap[0][1]) != self._heap[0][0]:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def pop_due(self, now: int) -> Iterator[int]:
+        """The entries that are due by ``now``, earliest first."""
+        while (due := self.next()) is not None and due <= now:
+            seq = heapq.heappop(self._heap)[1]
+            del self._due[seq]
+            yield seq
