@@ -22,8 +22,8 @@ from pathlib import Path
 from types import FrameType
 
 from runner import databases, verdict
-from runner.processes import DemoFailed, Processes, Worker, listening_socket
-from runner.site import Site, get_json
+from runner.processes import Child, DemoFailed, Processes, Worker, listening_socket
+from runner.site import Site
 from runner.story import Story
 from runner.table import Table
 from runner.websocket import EventWatcher
@@ -64,9 +64,9 @@ def demo(var: Path, options: argparse.Namespace, started: float) -> None:
     ):
         table.say(f"Database: {database_name}\nLogs:     {var}/*.log")
         payments_url = start_payments(processes, var, options.seed)
-        processes.run("migrate", "manage.py", "migrate", "--verbosity", "0")
-        processes.run("seed", "manage.py", "seed_shop")
-        site = start_web(processes, listener)
+        web, site = start_web(processes, listener)  # gets ready while the tables are made
+        processes.run("prepare", "manage.py", "seed_shop", "--migrate")
+        processes.wait_until(web, site.up)
         site.sign_in("admin", password)
         table.say(
             f"Shop:     {site.url}/   sign in as admin, password {password}\nPayments: {payments_url}/ledger\n"
@@ -78,7 +78,7 @@ def demo(var: Path, options: argparse.Namespace, started: float) -> None:
         story = Story(site, payments_url, worker, processes, table.show)
         try:
             story.tell(deadline=started + CHECK_SECONDS if options.check else time.monotonic() + 300)
-            ledger = get_json(f"{payments_url}/ledger")
+            ledger = story.ledger()
             table.say(verdict.ledger_for_people(story, ledger))
             processes.run("stock", "manage.py", "check_stock")
             found = verdict.faults(story, ledger, watcher, site)
@@ -114,21 +114,12 @@ def start_payments(processes: Processes, var: Path, seed: int) -> str:
     return url
 
 
-def start_web(processes: Processes, listener: socket.socket) -> Site:
-    port = listener.getsockname()[1]
-    listener.set_inheritable(True)
+def start_web(processes: Processes, listener: socket.socket) -> tuple[Child, Site]:
+    descriptor = listener.fileno()
     web = processes.start(
-        "web",
-        "-m",
-        "daphne",
-        "--fd",
-        str(listener.fileno()),
-        "config.asgi:application",
-        fds=(listener.fileno(),),
+        "web", "-m", "daphne", "--fd", str(descriptor), "config.asgi:application", fds=(descriptor,)
     )
-    site = Site(f"http://127.0.0.1:{port}")
-    processes.wait_until(web, site.up)
-    return site
+    return web, Site(f"http://127.0.0.1:{listener.getsockname()[1]}")
 
 
 def stay_up(table: Table, site: Site, payments_url: str, password: str, worker: Worker) -> None:

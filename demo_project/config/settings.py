@@ -17,7 +17,7 @@ DEBUG = os.environ.get("DEBUG", "1") == "1"
 ALLOWED_HOSTS = ["127.0.0.1", "localhost", "[::1]"]
 
 INSTALLED_APPS = [
-    "daphne",  # before staticfiles: runserver then serves WebSockets, too
+    # demo.py starts daphne itself; "daphne" as the first app here would give runserver WebSockets, too.
     "django.contrib.admin",
     "django.contrib.auth",
     "django.contrib.contenttypes",
@@ -34,7 +34,11 @@ INSTALLED_APPS = [
 DATABASES = {"default": database.from_url(os.environ.get("DATABASE_URL", ""), VAR_DIR / "demo.sqlite3")}
 
 # <- Every key is optional. The defaults suit production; here a worker that was killed shall be missed at once.
-RIVET_WORKFLOWS = {"LEASE": timedelta(seconds=2), "HEARTBEAT": timedelta(seconds=0.5)}
+RIVET_WORKFLOWS = {
+    "LEASE": timedelta(seconds=2),
+    "HEARTBEAT": timedelta(seconds=0.5),
+    "POLL_INTERVAL": timedelta(seconds=0.25),
+}
 
 # <- How events reach WebSockets. In memory is enough for one web process; several share a Redis.
 REDIS_URL = os.environ.get("REDIS_URL")

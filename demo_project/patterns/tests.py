@@ -279,9 +279,7 @@ def test_door_opens_with_the_key(rivet: Any) -> None:
     assert finished(rivet, actor) == "key"
 
 
-@pytest.mark.parametrize(
-    ("key", "how"), [("chair", "by air"), ("piano", "by ship, as load_plane failed")]
-)
+@pytest.mark.parametrize(("key", "how"), [("chair", "by air"), ("piano", "by ship, as load_plane failed")])
 def test_shipment_finds_a_way(rivet: Any, key: str, how: str) -> None:
     assert finished(rivet, rivet.client.get_or_create(Shipment, key)) == how
 

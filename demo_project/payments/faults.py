@@ -25,10 +25,10 @@ class Faults:
     """The dice. Rates are shares of all calls; an order that was tried ``patience`` times is served well."""
 
     seed: int = 1
-    refuse: float = 0.2
+    refuse: float = 0.15
     drop: float = 0.15
-    slow: float = 0.25
-    delay: float = 0.8
+    slow: float = 0.3
+    delay: float = 1.0
     patience: int = 4
 
     def for_call(self, order: str, attempt: int) -> Fault:

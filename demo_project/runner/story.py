@@ -69,13 +69,12 @@ class Story:
 
     def tell(self, deadline: float) -> None:
         """Until every order is done; raises :class:`DemoFailed` when that takes past ``deadline`` (monotonic)."""
-        first, second = len(self.plans) // 2, len(self.plans) * 3 // 4
-        self.place(first)
-        self.kill_in_the_act(deadline)
+        third = len(self.plans) // 3
+        self.kill_in_the_act(deadline, placing=2 * third - 2)
         # Nobody works now. What is ordered meanwhile must wait, not vanish.
-        self.place(second)
+        self.place(self.placed + 2)
         self.worker.start()
-        self.kill_in_the_act(deadline, after=self.finished() + 2)
+        self.kill_in_the_act(deadline, placing=3 * third - 2)
         self.place(len(self.plans))
         self.worker.start()
         self.wait_for(lambda: self.reminded() and self.decide(), deadline, "orders that wait for approval")
@@ -87,28 +86,42 @@ class Story:
             self.site.rest("PUT", "actors/", {"name": "order", "key": plan.key, "input": body})
             self.placed += 1
 
-    def kill_in_the_act(self, deadline: float, after: int = 3) -> None:
-        """SIGKILL at the worst moment there is: money has moved, and the worker has not heard of it yet."""
-        self.wait_for(lambda: self.finished() >= after, deadline, "the first orders")
-        given_up = time.monotonic() + 10
-        while True:
+    def kill_in_the_act(self, deadline: float, placing: int) -> None:
+        """SIGKILL at the worst moment there is: money has moved, and the worker has not heard of it yet.
+
+        Orders keep coming in until then, up to ``placing`` of them.
+        """
+        charges = len(self.ledger()["charges"])
+        looked = 0.0
+        while not (charged := self.being_charged(since=charges)):
             self.worker.check()
-            calls = get_json(f"{self.payments_url}/ledger")["in_flight"]
-            # A late answer is given after 0.8 s; one that is due within a moment may have arrived already.
-            charged = [call for call in calls if call["charged"] and call["seconds"] < 0.5]
-            if charged:
-                break
-            if time.monotonic() > given_up:
-                raise DemoFailed("no card was being charged for 10 seconds: there was nothing to interrupt")
-            time.sleep(0.02)
+            if time.monotonic() > deadline:
+                raise DemoFailed("time is up, and no card was being charged: there was nothing to interrupt")
+            if self.placed < placing:
+                self.place(self.placed + 1)
+            elif time.monotonic() - looked > 0.3:
+                self.look()
+                looked = time.monotonic()
+            time.sleep(0.01)
         self.worker.kill()
         self.look()
-        self.murders.append(
-            Murder([c["order"] for c in charged], [c["key"] for c in charged], self.placed - self.finished())
-        )
+        orders, keys = [call["order"] for call in charged], [call["key"] for call in charged]
+        self.murders.append(Murder(orders, keys, self.placed - self.finished()))
         self.show(
-            list(self.rows.values()), f"kill -9 no. {self.worker.kills} while charging {charged[0]['order']}"
+            list(self.rows.values()), f"kill -9 no. {self.worker.kills}, while charging {', '.join(orders)}"
         )
+
+    def being_charged(self, since: int) -> list[dict[str, Any]]:
+        """Calls whose charge is made and whose answer is not given; empty while this worker has done little yet."""
+        ledger = self.ledger()
+        if len(ledger["charges"]) < since + 3 or self.placed < 8:
+            return []
+        # A late answer is late by a second; one that is due within a moment may have arrived already.
+        return [call for call in ledger["in_flight"] if call["charged"] and call["seconds"] < 0.6]
+
+    def ledger(self) -> dict[str, Any]:
+        found: dict[str, Any] = get_json(f"{self.payments_url}/ledger")
+        return found
 
     def reminded(self) -> bool:
         """Approvals are left alone until a reminder's timer has fired, so that one does."""

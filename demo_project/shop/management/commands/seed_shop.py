@@ -6,7 +6,8 @@ import os
 from typing import Any
 
 from django.contrib.auth import get_user_model
-from django.core.management.base import BaseCommand
+from django.core.management import call_command
+from django.core.management.base import BaseCommand, CommandParser
 from django.db import transaction
 
 from rivet_workflows import client
@@ -28,7 +29,12 @@ class Command(BaseCommand):
 
     help = "Add the demo's products, its board of orders and the account 'admin' (password: DEMO_PASSWORD)."
 
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--migrate", action="store_true", help="migrate first: one start of Django less")
+
     def handle(self, *args: Any, **options: Any) -> None:
+        if options["migrate"]:
+            call_command("migrate", verbosity=0)
         password = os.environ.get("DEMO_PASSWORD", "admin")
         with transaction.atomic():
             for sku, name, price, stock in PRODUCTS:
