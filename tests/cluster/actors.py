@@ -1,0 +1,76 @@
+"""Actors of the cluster project. Their steps write to a ledger that is a file, outside every database."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from rivet_workflows import Actor, Queue, action
+
+
+def ledger(step: Any, note: str = "") -> None:
+    """One line per call: idempotency key, attempt, process, note. Appends of one write are atomic."""
+    path = os.environ.get("RIVET_LEDGER")
+    if path:
+        line = f"{step.idempotency_key} {step.attempt} {os.getpid()} {note}\n".encode()
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        try:
+            os.write(fd, line)
+        finally:
+            os.close(fd)
+
+
+async def async_work(step: Any, n: int) -> int:
+    ledger(step, f"async {n}")
+    return n + 1
+
+
+def sync_work(step: Any, n: int) -> int:
+    ledger(step, f"sync {n}")
+    return n + 1
+
+
+async def nothing(step: Any, n: int) -> int:
+    return n
+
+
+def nothing_sync(step: Any, n: int) -> int:
+    return n
+
+
+class Steps(Actor, name="bench_steps"):
+    """The benchmarks' workflow: steps that do nothing."""
+
+    async def run(self, ctx: Any) -> int:
+        function = nothing_sync if ctx.input.get("sync") else nothing
+        for n in range(ctx.input["steps"]):
+            await ctx.step("step", function, n)
+        return int(ctx.input["steps"])
+
+
+class Story(Actor, name="story"):
+    """A bit of everything: steps of both kinds, a loop fed by a queue, a sleep, a prune."""
+
+    state = {"count": 0}
+    work = Queue()
+    control = Queue()
+
+    async def run(self, ctx: Any) -> int:
+        total = await ctx.step("first", async_work, 0)
+        await ctx.sleep("nap", 0.2)
+        async for it in ctx.loop("work", history_prune_interval=2, history_size=1):
+            message = await it.queue.next("wait", names=["work", "control"])
+            if message.name == "control":
+                break
+            await it.step("sync", sync_work, message.body)
+            await it.step("count", count)
+        return int(await ctx.step("last", sync_work, total))
+
+    @action(read_only=True)
+    def get_count(self, c: Any) -> int:
+        return int(c.state["count"])
+
+
+def count(step: Any) -> None:
+    ledger(step, "count")
+    step.state["count"] += 1
