@@ -1,0 +1,102 @@
+"""Kill a real worker with SIGKILL at every named crash point, let another take over, and count in a ledger outside.
+
+    python -m tests.faults.kill_points --database sqlite [--points before-commit,after-commit]
+
+For each point and passage: an actor whose story has steps of both kinds, a loop fed by a queue, a sleep and prunes; a
+worker that dies there; then one that does not. In the end the story is complete, no step that was committed before
+the kill ran again after it, and none ran more than twice. Prints a JSON line per kill; exits 1 with the reason when a
+promise was broken or a point was never reached.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from rivet_workflows.crashpoints import POINTS
+from tests.cluster.cluster import WorkerProcess, fresh_database, read_ledger, setup
+
+#: Where the second passage differs from the first.
+TWICE = ("before-commit", "after-commit", "before-body", "after-body")
+WAIT = 20
+
+
+def completed_keys(actor_id: Any) -> set[str]:
+    """Idempotency keys of the steps that are recorded as completed."""
+    from rivet_workflows.models import History
+    from rivet_workflows.records import EntryStatus, Kind
+
+    rows = History.objects.filter(actor_id=actor_id, kind=int(Kind.STEP), status=int(EntryStatus.COMPLETED))
+    return {f"{actor_id}:{seq}" for seq in rows.values_list("seq", flat=True)}
+
+
+def kill_once(point: str, passage: int, ledger: Path, log: Path) -> dict[str, Any]:
+    """One story, one kill."""
+    from rivet_workflows import client
+    from rivet_workflows.models import Worker
+
+    story = client.create("story", f"{point}-{passage}", input={})
+    for n in range(5):
+        story.send("work", n)
+    story.send("control", None)
+    if "take-over" in point:
+        with WorkerProcess(log=log, RIVET_CRASH_AT="before-body") as first:
+            first.wait(WAIT)
+    evict = {"RIVET_CLUSTER_EVICT": "0"} if "release" in point else {}
+    with WorkerProcess(log=log, RIVET_CRASH_AT=f"{point}:{passage}", **evict) as victim:
+        code = victim.wait(WAIT)
+    assert code == -signal.SIGKILL, f"{point}:{passage}: the worker ended with {code}, not by the kill"
+    before = completed_keys(story.actor_id)
+    lines = len(read_ledger(ledger))
+    began = time.monotonic()
+    with WorkerProcess(log=log):
+        total = story.result(timeout=60)
+    seconds = time.monotonic() - began
+    assert total == 2, f"{point}:{passage}: result {total}"
+    calls = Counter(line[0] for line in read_ledger(ledger) if line[0].startswith(str(story.actor_id)))
+    again = {line[0] for line in read_ledger(ledger)[lines:]} & before
+    assert not again, f"{point}:{passage}: completed steps ran again: {again}"
+    notes = [line[3] for line in read_ledger(ledger) if line[0].startswith(str(story.actor_id))]
+    assert {f"sync {n}" for n in range(5)} <= set(notes), f"{point}:{passage}: steps are missing: {notes}"
+    twice = [key for key, times in calls.items() if times > 1]
+    assert len(twice) <= 1, f"{point}:{passage}: more than the one running step ran twice: {twice}"
+    assert max(calls.values()) <= 2, f"{point}:{passage}: {calls}"
+    assert story.call("get_count") == 5, f"{point}:{passage}: state {story.call('get_count')}"
+    Worker.objects.all().delete()
+    return {"point": point, "passage": passage, "ran_twice": len(twice), "seconds": round(seconds, 2)}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--database", default="sqlite")
+    parser.add_argument("--points", default=",".join(POINTS))
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, fresh_database(args.database, Path(folder)) as url:
+        ledger, log = Path(folder, "ledger"), Path(folder, "worker.log")
+        os.environ |= {
+            "RIVET_LEDGER": str(ledger),
+            "RIVET_CLUSTER_LEASE": "1",
+            "RIVET_CLUSTER_HEARTBEAT": "0.25",
+            "RIVET_CLUSTER_POLL": "0.5",
+        }
+        setup(url)
+        for point in args.points.split(","):
+            for passage in (1, 3) if point in TWICE else (1,):
+                try:
+                    print(json.dumps(kill_once(point, passage, ledger, log)), flush=True)
+                except Exception as exc:
+                    print(f"{type(exc).__name__}: {exc}\n{log.read_text()[-4000:]}", file=sys.stderr)
+                    return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
