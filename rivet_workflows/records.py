@@ -306,6 +306,8 @@ class Look:
     actor_id: UUID
     names: tuple[str, ...] | None
     limit: int = 20
+    #: The holder's epoch: one that has lost the actor meanwhile must not take away the wakes of the next.
+    epoch: int | None = None
 
 
 @dataclass(slots=True, frozen=True)

@@ -44,10 +44,16 @@ class WorkerVerbs(StoreBase):
         Worker.objects.using(self.alias).filter(id=worker_id).update(draining=True)
 
     def dead_workers(self, lease: int) -> list[int]:
-        """Workers whose last heartbeat is more than ``lease`` microseconds old."""
+        """Workers whose last heartbeat is more than ``lease`` microseconds old, and ids that hold actors and have
+        no row: of a worker that was stopped in its tracks, forgotten, and claimed once more before it noticed."""
         before = self.clock.now() - lease
-        rows = Worker.objects.using(self.alias).filter(heartbeat_at__lt=before).order_by("id")
-        return list(rows.values_list("id", flat=True))
+        # Owners first: a worker that registers and claims in between is not taken for one without a row.
+        owners = (
+            Run.objects.using(self.alias).filter(owner_id__isnull=False).values_list("owner_id", flat=True)
+        )
+        holding = set(owners.distinct())
+        known = dict(Worker.objects.using(self.alias).values_list("id", "heartbeat_at"))
+        return sorted({w for w, beat in known.items() if beat < before} | (holding - known.keys()))
 
     def live_codes(self) -> dict[str, set[str]]:
         """Which actor names can be run now, and by which codes: those of workers that are not draining."""

@@ -470,7 +470,7 @@ class Core:
             wanted = machine.wants_look()
             if wanted is not None:
                 holding.looking = True
-                self._orders.looks.append(Look(actor_id, *wanted))
+                self._orders.looks.append(Look(actor_id, *wanted, epoch=holding.claimed.epoch))
         due = machine.next_due
         if due is not None and due <= self.now and not machine.over:
             # Due already (it was, when the actor was taken up): before it could be let go again.

@@ -33,7 +33,9 @@ def machine() -> str:
 def create(count: int, steps: int, sync: bool, tag: str) -> list[Any]:
     from rivet_workflows import client
 
-    return [client.create("bench_steps", f"{tag}-{n}", input={"steps": steps, "sync": sync}) for n in range(count)]
+    return [
+        client.create("bench_steps", f"{tag}-{n}", input={"steps": steps, "sync": sync}) for n in range(count)
+    ]
 
 
 def all_done(count: int) -> bool:
@@ -59,7 +61,9 @@ def measure(database: str, args: argparse.Namespace) -> list[dict[str, Any]]:
             done += args.workflows
             with WorkerProcess(log=log, RIVET_CLUSTER_LOG="WARNING"):
                 until(lambda: all_done(done), "A, created beforehand")  # noqa: B023
-                results.append({"exp": "A-before", "kind": kind, "steps_s": round(total / span(args.workflows))})
+                results.append(
+                    {"exp": "A-before", "kind": kind, "steps_s": round(total / span(args.workflows))}
+                )
 
             with WorkerProcess(log=log, RIVET_CLUSTER_LOG="WARNING"):
                 warm = create(1, 2, sync, f"warm-{kind}")[0]
@@ -91,7 +95,9 @@ def span(count: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--databases", default="sqlite,postgres")
     parser.add_argument("--workflows", type=int, default=50)
@@ -106,7 +112,14 @@ def main() -> None:
     for _ in range(args.runs):
         for database in args.databases.split(","):
             command = [sys.executable, "-m", "tests.benchmarks.steps", "--one", database]
-            command += ["--workflows", str(args.workflows), "--steps", str(args.steps), "--alone", str(args.alone)]
+            command += [
+                "--workflows",
+                str(args.workflows),
+                "--steps",
+                str(args.steps),
+                "--alone",
+                str(args.alone),
+            ]
             output = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
             about, results = json.loads(output.splitlines()[-1])
             for line in results:

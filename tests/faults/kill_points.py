@@ -75,7 +75,9 @@ def kill_once(point: str, passage: int, ledger: Path, log: Path) -> dict[str, An
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--database", default="sqlite")
     parser.add_argument("--points", default=",".join(POINTS))
     args = parser.parse_args()

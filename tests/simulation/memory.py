@@ -201,9 +201,10 @@ class MemoryStore:
         answers = []
         for look in looks:
             row = self.rows[look.actor_id]
-            self.timers = [
-                t for t in self.timers if not (t.actor_id == row.id and t.wake and t.due <= self.now())
-            ]
+            if look.epoch in (None, row.epoch):
+                self.timers = [
+                    t for t in self.timers if not (t.actor_id == row.id and t.wake and t.due <= self.now())
+                ]
             found = [
                 m
                 for m in row.messages.values()

@@ -49,6 +49,8 @@ class World:
         self.trace: list[str] = []
         #: Outside effects by idempotency key.
         self.ledger: Counter[str] = Counter()
+        #: Steps that have lost their state to an action once; more could use up their retries.
+        self.conflicts: set[str] = set()
         #: No more faults: the end, in which everything must come to rest.
         self.calm = False
         self.events = 0
@@ -179,7 +181,8 @@ class World:
             return
         start = self.rng.choice(worker.attempts)
         chance = self.rng.random()
-        if chance < 0.03:
+        if chance < 0.03 and start.idempotency_key not in self.conflicts:
+            self.conflicts.add(start.idempotency_key)
             self.note(f"{start.name} of {short(start.token.actor_id)} conflicts")
             worker.finish(start, error=ValueError("conflict"), conflict=True)
         else:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rivet_workflows.models import Timer
-from rivet_workflows.records import Claimed, Look, Outgoing
+from rivet_workflows.records import Claimed, Look, Outgoing, Release
 from rivet_workflows.store.store import Store
 
 Claims = Callable[..., list[Claimed]]
@@ -76,3 +76,23 @@ def test_many_queues_of_one_actor(store: Store, claimed: Claims) -> None:
     (looked,) = store.look([Look(c.actor_id, None)])
     assert bodies(looked) == [str(n) for n in range(120)]
     assert looked.complete
+
+
+def test_a_holder_that_has_lost_the_actor_does_not_take_away_the_wakes_of_the_next(
+    store: Store, worker: int, claimed: Claims
+) -> None:
+    (c,) = claimed()
+    store.release([Release(c.actor_id, c.epoch)])
+    store.send([Outgoing(c.actor_id, "q", "1")])
+    (looked,) = store.look([Look(c.actor_id, ("q",), epoch=c.epoch)])
+    assert bodies(looked) == ["1"]
+    taken, _ = store.claim(worker, {"order": "code-1"}, 10)
+    assert [one.actor_id for one in taken] == [c.actor_id]
+
+
+def test_an_actor_claimed_under_a_forgotten_id_is_found(store: Store, worker: int, claimed: Claims) -> None:
+    store.forget_worker(worker)
+    (c,) = claimed()
+    assert store.dead_workers(10**12) == [worker]
+    other = store.register_worker("host", 2, {"order": "code-1"})
+    assert [one.actor_id for one in store.take_over(other, worker, {"order": "code-1"}, 10)] == [c.actor_id]

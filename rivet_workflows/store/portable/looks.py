@@ -30,7 +30,7 @@ class PortableLooks(PortableBase):
         answers = []
         with self.writing():
             now = self.clock.now()
-            self._drop_due(sorted({look.actor_id for look in looks}), now)
+            self._drop_due(sorted({look.actor_id: look.epoch for look in looks}.items()), now)
             for look in looks:
                 names = self._queues(look.actor_id) if look.names is None else look.names
                 read: QueueRead = {}
@@ -42,10 +42,11 @@ class PortableLooks(PortableBase):
         crashpoint("after-look")
         return answers
 
-    def _drop_due(self, actor_ids: Sequence[UUID], now: int) -> None:
+    def _drop_due(self, actors: Sequence[tuple[UUID, int | None]], now: int) -> None:
         self.execute_many(
-            "DELETE FROM rivet_timer WHERE actor_id = %s AND due <= %s",
-            [(uid, now) for uid in self.uids(actor_ids)],
+            "DELETE FROM rivet_timer WHERE actor_id = %s AND due <= %s"
+            " AND (%s IS NULL OR %s = (SELECT r.epoch FROM rivet_run r WHERE r.actor_id = rivet_timer.actor_id))",
+            [(self.uid(actor_id), now, epoch, epoch) for actor_id, epoch in actors],
         )
 
     def _queues(self, actor_id: UUID) -> list[str]:

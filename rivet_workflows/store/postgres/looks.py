@@ -44,8 +44,9 @@ def statement(now: str, named: bool, unnamed: bool) -> str:
         )
     return (
         f"WITH n AS MATERIALIZED (SELECT {now} AS at), x AS (DELETE FROM rivet_timer t USING"
-        " (SELECT x.tid FROM unnest(%s::uuid[]) w(id) CROSS JOIN LATERAL"
+        " (SELECT x.tid FROM unnest(%s::uuid[], %s::int[]) w(id, epoch) CROSS JOIN LATERAL"
         " (SELECT y.ctid AS tid FROM rivet_timer y WHERE y.actor_id = w.id AND y.due <= (SELECT at FROM n)"
+        " AND (w.epoch IS NULL OR w.epoch = (SELECT r.epoch FROM rivet_run r WHERE r.actor_id = w.id))"
         f" FOR UPDATE SKIP LOCKED) x) z WHERE t.ctid = z.tid) {' UNION ALL '.join(reads)}"
     )
 
@@ -60,7 +61,11 @@ class PostgresLooks(PostgresBase):
         crashpoint("before-look")
         named = [(k, look, name) for k, look in enumerate(looks, 1) for name in look.names or ()]
         unnamed = [(k, look) for k, look in enumerate(looks, 1) if look.names is None]
-        values: list[Any] = [lit.uuid_array(sorted({look.actor_id for look in looks}))]
+        actors = sorted({look.actor_id: look.epoch for look in looks}.items())
+        values: list[Any] = [
+            lit.uuid_array([a for a, _ in actors]),
+            lit.optional_array([e for _, e in actors]),
+        ]
         if named:
             values += [
                 lit.int_array([k for k, _, _ in named]),
