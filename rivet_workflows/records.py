@@ -234,7 +234,15 @@ class CommitItem:
 
     def is_empty(self) -> bool:
         """Nothing but the position would be written."""
-        lists = (self.rows, self.rolled_back, self.prunes, self.takes, self.holds, self.unholds, self.completes)
+        lists = (
+            self.rows,
+            self.rolled_back,
+            self.prunes,
+            self.takes,
+            self.holds,
+            self.unholds,
+            self.completes,
+        )
         more = (self.unanswered, self.sends, self.events, self.state, self.finish, self.block, self.destroy)
         return not any(lists) and not any(more)
 
