@@ -22,7 +22,7 @@ from rivet_workflows.records import Outgoing
 from rivet_workflows.registry import registry
 from rivet_workflows.store import get_store
 
-__all__ = ["encoded", "outgoing", "read_reply"]
+__all__ = ["dedupe_hash", "encoded", "outgoing", "read_reply"]
 
 #: Longest dedupe key, in characters.
 MAX_DEDUPE_KEY = 1024
@@ -73,7 +73,7 @@ def outgoing(
         body=text,
         visible_at=now + wait_for if wait_for else None,
         wants_reply=wait,
-        dedupe_hash=None if dedupe_key is None else _dedupe_hash(name, dedupe_key),
+        dedupe_hash=None if dedupe_key is None else dedupe_hash(name, dedupe_key),
         dedupe_until=None if dedupe_key is None else now + round(settings.DEDUPE_PERIOD * 1_000_000),
         max_queue_size=actor_type.options.max_queue_size or settings.MAX_QUEUE_SIZE,
     )
@@ -93,7 +93,7 @@ def _free_name(queue: str | Queue[Any, Any]) -> str:
     return name
 
 
-def _dedupe_hash(queue: str, key: str) -> str:
+def dedupe_hash(queue: str, key: str) -> str:
     """Per queue: one key may be used on two queues of an actor."""
     if not isinstance(key, str):
         raise TypeError(f"dedupe_key must be a str, not {type(key).__name__}")

@@ -1,0 +1,1 @@
+"""REST for actors, on Django REST framework. Reaches the product through the client alone."""
