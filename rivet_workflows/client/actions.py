@@ -11,6 +11,7 @@ from uuid import UUID
 
 from django.db import transaction
 
+from rivet_workflows.client import bells
 from rivet_workflows.client.context import ActionContext
 from rivet_workflows.client.invoking import invoke
 from rivet_workflows.conf import settings
@@ -141,7 +142,7 @@ def destroy(actor_id: UUID, actor_name: str) -> bool:
             return False
         actor_type = registry.find(actor_name)
         if actor_type is None:  # its class is gone; its rows must be able to follow
-            return bool(get_store().destroy(actor_id))
+            return _remove(actor_id)
         return _destroy_now(actor_type, actor_id, row.key)
 
 
@@ -150,4 +151,11 @@ def _destroy_now(actor_type: ActorType, actor_id: UUID, stored_key: str) -> bool
     if hook is not None:
         context = ActionContext(actor_type, actor_id, stored_key)
         _run(context, hook, actor_type.bind(actor_id, context.key), (), {})
-    return bool(get_store().destroy(actor_id))
+    return _remove(actor_id)
+
+
+def _remove(actor_id: UUID) -> bool:
+    done = get_store().destroy(actor_id)
+    # A holder hears that there is nothing left to hold, a waiter that there is nothing left to wait for.
+    bells.announce(work=[actor_id], news=[actor_id])
+    return done

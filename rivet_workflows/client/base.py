@@ -13,6 +13,7 @@ from uuid import UUID
 from django.db import transaction
 
 from rivet_workflows import codec, keys
+from rivet_workflows.client import bells
 from rivet_workflows.client.actions import on_created, run_action
 from rivet_workflows.client.handles import Handle
 from rivet_workflows.client.results import Sent
@@ -42,6 +43,7 @@ class Client:
     def deliver(self, message: Outgoing) -> Sent[Any]:
         """Put a message into its queue. Joins the open transaction."""
         sent = get_store().send([message])[0]
+        bells.announce(work=[message.actor_id])
         return Sent(sent.id, duplicate=sent.duplicate)
 
     def act(self, handle: Handle, action: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -184,6 +186,8 @@ class Client:
             if created and hooked:
                 # As the workflow will read it, and nobody else's object.
                 on_created(actor_type, row.id, stored_key, None if text is None else codec.loads(text))
+            if created and actor_type.run is not None:
+                bells.announce(work=[row.id])
         return self._handle(row, created=created)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import UUID
 
 from rivet_workflows import codec, keys
-from rivet_workflows.client import sending
+from rivet_workflows.client import bells, sending
 from rivet_workflows.client.moments import from_micros
 from rivet_workflows.conf import settings
 from rivet_workflows.exceptions import ActorBusy, RivetError
@@ -176,9 +176,11 @@ class ActionContext:
         if self._state is not None:
             self._state.write(self)
         if self._events:
-            store.add_events(self.actor_id, self._events)
+            store.add_events(self.actor_id, self._events, settings.ACTION_LOCK_TIMEOUT)
+            bells.announce(news=[self.actor_id])
         if self._sends:
             store.send(self._sends)
+            bells.announce(work=[self.actor_id])
         self._over = True
 
     @property

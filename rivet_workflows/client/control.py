@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from rivet_workflows.client import sending
+from rivet_workflows.client import bells, sending
 from rivet_workflows.client.history import HistoryEntry, build
 from rivet_workflows.exceptions import ActorNotFound, ValidationFailed
 from rivet_workflows.store import get_store
@@ -14,27 +14,35 @@ __all__ = ["cancel", "pause", "recover", "replay_from", "resume", "skip", "wake"
 
 
 def cancel(actor_id: UUID) -> bool:
-    return get_store().cancel(actor_id)
+    return _rung(actor_id, get_store().cancel(actor_id))
 
 
 def pause(actor_id: UUID) -> bool:
-    return get_store().pause(actor_id)
+    return _rung(actor_id, get_store().pause(actor_id))
 
 
 def resume(actor_id: UUID) -> bool:
-    return get_store().resume(actor_id)
+    return _rung(actor_id, get_store().resume(actor_id))
 
 
 def wake(actor_id: UUID) -> bool:
-    return get_store().wake(actor_id)
+    return _rung(actor_id, get_store().wake(actor_id))
 
 
 def recover(actor_id: UUID) -> bool:
-    return get_store().recover(actor_id)
+    return _rung(actor_id, get_store().recover(actor_id))
 
 
 def replay_from(actor_id: UUID, entry: HistoryEntry | int | str | None) -> bool:
-    return get_store().replay_from(actor_id, 0 if entry is None else _seq(actor_id, entry))
+    from_seq = 0 if entry is None else _seq(actor_id, entry)
+    return _rung(actor_id, get_store().replay_from(actor_id, from_seq))
+
+
+def _rung(actor_id: UUID, done: bool) -> bool:
+    """The holder must hear that it was fenced, and who waits for the run that it went on or ended."""
+    if done:
+        bells.announce(work=[actor_id], news=[actor_id])
+    return done
 
 
 def skip(actor_id: UUID, entry: HistoryEntry | int | str, result: Any) -> bool:

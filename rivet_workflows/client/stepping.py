@@ -1,8 +1,8 @@
 """The client of a step: ``step.client()``.
 
-A ``send`` without ``wait`` joins the step's commit: it goes out when the step completes, and not at all when the attempt
-fails. A waiting send happens at once, under a key made from the step's, so that a repeated attempt finds the message that
-an earlier one sent, and its answer, instead of sending again.
+A ``send`` without ``wait`` joins the step's commit: it goes out when the step completes, and not at all when the
+attempt fails. A waiting send happens at once, under a key made from the step's, so that a repeated attempt finds the
+message that an earlier one sent, and its answer, instead of sending again.
 """
 
 from __future__ import annotations

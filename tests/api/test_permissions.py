@@ -40,10 +40,6 @@ BODIES = {
     "actors/{id}/queues/notes/": {"body": "x"},
     "send/cart/notes/": {"key": "c-1", "body": "x"},
 }
-    "actors/{id}/queues/notes/": {"body": "x"},
-    "actors/": {"name": "cart", "key": "c-1"},
-    "send/cart/notes/": {"key": "c-1", "body": "x"},
-}
 
 
 def request(api, method, route, actor_id):

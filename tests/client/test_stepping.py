@@ -48,7 +48,8 @@ def test_a_waiting_send_of_a_repeated_attempt_finds_the_first_ones_answer():
     waiting.set_driver(answer)
     try:
         first, again = (
-            for_step(Step()).get(Order, 1).send("control-commands", "go", wait=True, timeout=5) for _ in range(2)
+            for_step(Step()).get(Order, 1).send("control-commands", "go", wait=True, timeout=5)
+            for _ in range(2)
         )
     finally:
         waiting.set_driver(None)

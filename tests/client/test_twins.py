@@ -91,7 +91,7 @@ class TestInsideDjangosAsync:
             waiting_for_it = asyncio.create_task(waiting.await_for(order.actor_id, look, 30))
             await looked.wait()
             done.append("value")
-            bells.ring([order.actor_id])
+            bells.spread([order.actor_id])
             return await waiting_for_it
 
         assert async_to_sync(scenario)() == "value"
