@@ -13,7 +13,14 @@ from functools import cache
 import pytest
 
 from rivet_workflows.registry import registry
+from rivet_workflows.testing import plugin
 from tests import servers
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The package's own plugin, where no entry point loads it: these tests also run from a checkout alone."""
+    if not config.pluginmanager.has_plugin("rivet_workflows"):
+        config.pluginmanager.register(plugin, "rivet_workflows")
 
 
 @cache
