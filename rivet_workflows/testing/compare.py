@@ -44,7 +44,7 @@ def position(machine: Machine) -> list[Line]:
     data = json.loads(json.dumps(load_open(machine.inflight())))
     lines = [_open_line(machine, rec) for rec in sorted(data.pop("e"), key=lambda rec: int(rec["s"]))]
     rest = {name: value for name, value in data.items() if value}
-    key = json.dumps([rest, machine.next_seq, sorted(machine.running), sorted(machine.waits)], sort_keys=True)
+    key = json.dumps([rest, machine.next_seq, sorted(machine.running), sorted(machine.calls)], sort_keys=True)
     lines.append(Line(key, f"and its next entry is number {machine.next_seq}"))
     return lines
 
