@@ -7,6 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from rivet_workflows.registry import registry
+from tests.sidedb import side, side_source
+
+__all__ = ["side", "side_source"]
 
 
 @pytest.fixture(autouse=True)
