@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from math import ceil, floor
 
 #: How far two good clocks may drift apart, as a share of the time since they were compared.
 DRIFT = 200e-6
@@ -24,12 +25,13 @@ class DatabaseTime:
 
     def observe(self, now: int, asked: float, answered: float) -> None:
         """The database said ``now`` (epoch µs) to a question asked and answered at these monotonic seconds."""
-        lower, upper = now - round(answered * 1e6), now - round(asked * 1e6)
+        # Rounded so that the bounds hold: a microsecond ahead is ahead.
+        lower, upper = now - ceil(answered * 1e6), now - floor(asked * 1e6)
         reading = self._reading
         if (
             reading is None
-            or self._at(reading, answered) - round(answered * 1e6) < lower
             or reading[0] > upper
+            or self._at(reading, answered) < lower + ceil(answered * 1e6)
         ):
             self._reading = (lower, answered)
 
@@ -49,4 +51,4 @@ class DatabaseTime:
     @staticmethod
     def _at(reading: tuple[int, float], moment: float) -> int:
         difference, found = reading
-        return difference + round((moment - (moment - found) * DRIFT) * 1e6)
+        return difference + floor((moment - (moment - found) * DRIFT) * 1e6)

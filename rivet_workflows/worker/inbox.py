@@ -21,11 +21,10 @@ class Mail:
 
     reports: list[tuple[StepToken, StepReport]] = field(default_factory=list)
     remerged: list[tuple[UUID, StateWrite | None]] = field(default_factory=list)
-    #: Held actors for which something was written; ``rung_all``: it is not known which.
+    #: Actors for which something was written, held here or not.
     rung: set[UUID] = field(default_factory=set)
-    rung_all: bool = False
-    #: There may be actors to claim.
-    work: bool = False
+    #: Something was written, or a bell may have been missed: time to ask the database.
+    poll: bool = False
     #: A heartbeat was written: time to look for workers whose hearts stopped.
     sweep: bool = False
 
@@ -49,18 +48,16 @@ class Inbox:
             self._mail.remerged.append((actor_id, write))
             self._arrived()
 
-    def ring(self, actor_ids: Iterable[UUID] | None) -> None:
-        """Something was written for these actors; None: for any."""
+    def ring(self, actor_ids: Iterable[UUID]) -> None:
+        """Something was written for these actors."""
         with self._changed:
-            if actor_ids is None:
-                self._mail.rung_all = True
-            else:
-                self._mail.rung.update(actor_ids)
+            self._mail.rung.update(actor_ids)
             self._arrived()
 
-    def work(self) -> None:
+    def poll(self) -> None:
+        """Something was written, for nobody knows whom."""
         with self._changed:
-            self._mail.work = True
+            self._mail.poll = True
             self._arrived()
 
     def sweep(self) -> None:

@@ -32,6 +32,8 @@ logger = logging.getLogger("rivet_workflows.worker")
 CLAIM_LIMIT = 200
 #: Seconds between attempts to give back actors whose rows are locked.
 LOCKED_PAUSE = 0.05
+#: Seconds between polls where the database has no bell between processes.
+POLL_WITHOUT_BELL = 0.5
 #: Seconds after the deadline of a stop in which what was interrupted is handed back.
 HAND_BACK = 5.0
 
@@ -80,6 +82,7 @@ class Session:
         #: Something is to be claimed, as far as known. True at the start, for what lay there before.
         self._work = True
         self._poll_at = 0.0
+        self._poll = habits.poll
         self._more = True
         self._handing_back = False
         self._interrupted = False
@@ -88,6 +91,10 @@ class Session:
         #: Nothing was found at the last look around, and nothing has happened since.
         self._dry = False
         self._outages = 0
+
+    def poll_often(self) -> None:
+        """Nothing rings here: asking is the only way to hear."""
+        self._poll = min(self._poll, POLL_WITHOUT_BELL)
 
     # -- from other threads
 
@@ -127,27 +134,30 @@ class Session:
         if self._db.outages != self._outages:
             self._outages = self._db.outages
             self._after_outage()
-            mail.rung_all = mail.work = True
+        if mail.poll:
+            self._poll_at = 0.0
+        if not (mail.reports or mail.remerged or mail.rung):
+            return
+        self._dry = False
         core, now = self._core, self._time.now()
-        if mail.reports or mail.remerged or mail.rung or mail.rung_all:
-            self._dry = False
-            with workflow_code():
-                for token, report in mail.reports:
-                    core.step_done(token, report, now)
-                for actor_id, write in mail.remerged:
-                    core.remerged(actor_id, write, now)
-                if mail.rung_all:
-                    core.rung(None, now)
-                elif mail.rung:
-                    core.rung(mail.rung, now)
-        if mail.work:
+        with workflow_code():
+            for token, report in mail.reports:
+                core.step_done(token, report, now)
+            for actor_id, write in mail.remerged:
+                core.remerged(actor_id, write, now)
+            held = [actor_id for actor_id in mail.rung if core.holds(actor_id)]
+            if held:
+                core.rung(held, now)
+        if len(held) < len(mail.rung):
             self._work = True
-            self._dry = False
 
     def _after_outage(self) -> None:
-        """Bells may have been missed, other threads' connections are as dead as ours was, and an answer may be lost: of
-        a claim that was committed, whose actors are ours and nowhere in memory."""
+        """Bells may have been missed, other threads' connections are as dead as ours was, and an answer may be lost:
+        of a claim that was committed, whose actors are ours and nowhere in memory."""
         self._runner.outages.seen()
+        self._poll_at = 0.0
+        with workflow_code():
+            self._core.rung(None, self._time.now())
         given_back = {release.actor_id for release in self._carrier.unreleased}
         ours = self._db(self._store.held, self.worker_id)
         unknown = [(a, epoch) for a, epoch in ours.items() if not self._core.holds(a) and a not in given_back]
@@ -199,7 +209,7 @@ class Session:
             self._sweep()
         polling = time.monotonic() >= self._poll_at
         if polling:
-            self._poll()
+            self._poll_database()
         if self._core.room > 0 and self._work:
             self._claim()
         if (self._habits.burst or self._habits.until_idle) and not self._more and self._core.idle:
@@ -212,13 +222,13 @@ class Session:
             logger.debug("Claimed %d actors%s", len(claimed), "; there are more" if self._work else "")
             self._take_up(claimed)
 
-    def _poll(self) -> None:
+    def _poll_database(self) -> None:
         """The net under the bells: what they should have announced; and when the next wake is due, ours or not."""
         self._work = True
         due = self._db(self._store.due_wakes_of_held, self.worker_id, self._types)
         if due:
             self._inbox.ring(due)
-        self._poll_at = time.monotonic() + self._habits.poll
+        self._poll_at = time.monotonic() + self._poll
         wake = self._db(self._store.next_wake, self._types)
         if wake is not None:
             self._poll_at = min(self._poll_at, time.monotonic() + max(0.0, (wake - self._time.now()) / 1e6))
@@ -237,7 +247,8 @@ class Session:
             if taken:
                 logger.warning("Took over %d actors of worker %d, whose heart has stopped", taken, dead)
             if not more:
-                # What is left are actors that this worker has no code for: free for those that have.
+                # What is left are actors that this worker has no code for: free for those that have. If some are
+                # locked, the row stays for the next sweep.
                 self._db(self._store.forget_worker, dead)
 
     def _take_up(self, claimed: list[Claimed]) -> None:

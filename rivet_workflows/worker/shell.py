@@ -21,12 +21,13 @@ from uuid import UUID
 from django.db import connections
 
 from rivet_workflows import codec, keys
-from rivet_workflows.client import bells
 from rivet_workflows.client.actions import run_hook
 from rivet_workflows.conf import settings
 from rivet_workflows.engine import Program
 from rivet_workflows.records import Claimed, CommitItem
 from rivet_workflows.registry import ActorType, registry
+from rivet_workflows.store import bells
+from rivet_workflows.store.listening import Listener
 from rivet_workflows.worker import guard
 from rivet_workflows.worker.carry import Carrier
 from rivet_workflows.worker.connections import close_all, drop
@@ -51,6 +52,8 @@ logger = logging.getLogger("rivet_workflows.worker")
 #: Seconds that a thread may run Python before another gets its turn. With one busy step thread the default of 5 ms
 #: makes every hand-over of the core's wait that long: 1,900 steps/s instead of 12,300.
 SWITCH_INTERVAL = 0.0005
+#: Seconds that the listener waits at a time.
+LISTEN = 60.0
 #: Seconds that threads get to end after everything is handed back.
 LAST_WAIT = 1.0
 
@@ -191,11 +194,16 @@ class Worker:
             lost=session.lose,
         )
         pulse.start(registered)
+        listener = Listener(self._store.alias, worker_id=worker_id)
+        if not listener.has_bell:
+            session.poll_often()
+        threading.Thread(target=self._listen, args=[listener], name="rivet-listener", daemon=True).start()
         self._announce(worker_id, codes)
         self._ready.set()
         try:
             session.run()
         finally:
+            listener.close()
             pulse.stop()
         if session.lost is not None:
             return True
@@ -259,11 +267,16 @@ class Worker:
 
     def _ring(self, items: Sequence[CommitItem]) -> None:
         """Tell those who wait for these actors, and the receivers of what was sent."""
-        bells.ring([item.actor_id for item in items])
-        receivers = {send.actor_id for item in items for send in item.sends}
-        if receivers:
-            self._inbox.ring(receivers)
-            self._inbox.work()
+        bells.ring_items(self._store.alias, items)
+
+    def _listen(self, listener: Listener) -> None:
+        """The listener's own thread."""
+        while not listener.closed:
+            heard = listener.wait(LISTEN)
+            if heard.work:
+                self._inbox.ring(heard.work)
+            if heard.everything:
+                self._inbox.poll()
 
     # -- the database
 
