@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import Any
 
-from rivet_workflows import Actor, Queue, action
+from rivet_workflows import Actor, Event, Queue, action
 
 
 def ledger(step: Any, note: str = "") -> None:
@@ -69,6 +70,41 @@ class Story(Actor, name="story"):
     @action(read_only=True)
     def get_count(self, c: Any) -> int:
         return int(c.state["count"])
+
+
+class SlowSteps(Actor, name="slow_steps"):
+    """Steps that take a while, so that a worker has some running whenever it is stopped."""
+
+    async def run(self, ctx: Any) -> int:
+        for n in range(ctx.input["steps"]):
+            await ctx.step("slow", slow, n, ctx.input["ms"])
+        return int(ctx.input["steps"])
+
+
+async def slow(step: Any, n: int, ms: int) -> int:
+    ledger(step, f"slow {n}")
+    await asyncio.sleep(ms / 1000)
+    return n
+
+
+class Named(Actor, name="named"):
+    """Waits for one message, then three steps; an action changes its state and broadcasts."""
+
+    state = {"name": ""}
+    go = Queue()
+    renamed = Event(str)
+
+    async def run(self, ctx: Any) -> int:
+        await ctx.queue.next("wait", names=["go"])
+        total = 0
+        for _ in range(3):
+            total = await ctx.step("plus", nothing_sync, total) + 1
+        return total
+
+    @action
+    def rename(self, c: Any, name: str) -> None:
+        c.state["name"] = name
+        c.broadcast("renamed", name)
 
 
 def count(step: Any) -> None:
