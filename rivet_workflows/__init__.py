@@ -9,7 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rivet_workflows import client
     from rivet_workflows.actors import Actor, Event, Queue, action, step
+    from rivet_workflows.client import ActorState, ActorStatus, Handle, HistoryEntry, Sent
     from rivet_workflows.codec import stable_name
     from rivet_workflows.engine import Loop
     from rivet_workflows.exceptions import (
@@ -53,12 +55,16 @@ __all__ = [
     "ActorBusy",
     "ActorExists",
     "ActorNotFound",
+    "ActorState",
+    "ActorStatus",
     "ChildFailed",
     "CriticalError",
     "EntryInProgress",
     "ErrorInfo",
     "Event",
+    "Handle",
     "HistoryDiverged",
+    "HistoryEntry",
     "JoinError",
     "Loop",
     "MessageNotCompleted",
@@ -75,6 +81,7 @@ __all__ = [
     "RivetError",
     "RollbackCheckpointError",
     "RollbackError",
+    "Sent",
     "SerializationError",
     "StateConflict",
     "StepExhausted",
@@ -85,6 +92,7 @@ __all__ = [
     "WorkflowCancelled",
     "WorkflowFailed",
     "action",
+    "client",
     "stable_name",
     "step",
 ]
@@ -92,6 +100,7 @@ __all__ = [
 #: Module to the names that it exports here. A submodule that is itself the export names itself.
 _MODULES: dict[str, tuple[str, ...]] = {
     "actors": ("Actor", "Event", "Queue", "action", "step"),
+    "client": ("client", "ActorState", "ActorStatus", "Handle", "HistoryEntry", "Sent"),
     "codec": ("stable_name",),
     "engine": ("Loop",),
     "exceptions": (

@@ -29,11 +29,20 @@ def _missing(marker: str) -> str | None:
 
 
 @pytest.fixture(autouse=True)
-def actors_of_the_test_alone() -> Iterator[None]:
-    """Actors that a test declares are forgotten after it."""
+def actors_of_the_test_alone(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test sees the actors of installed apps, of its own module and of its own folder; what it declares is
+    forgotten after it."""
     before = registry.snapshot()
+    registry.restore({name: t for name, t in before.items() if _seen_from(t.cls.__module__, request)})
     yield
     registry.restore(before)
+
+
+def _seen_from(module: str, request: pytest.FixtureRequest) -> bool:
+    if not module.startswith("tests."):
+        return True
+    own = request.node.path.relative_to(request.config.rootpath).with_suffix("").parts
+    return module.split(".")[:2] == list(own[:2])
 
 
 @pytest.hookimpl(tryfirst=True)
