@@ -85,10 +85,18 @@ def events_of(actor_id: UUID, *, after: int = 0, limit: int = PAGE) -> EventPage
 
 
 def last_events(actor_ids: Sequence[UUID]) -> dict[UUID, int]:
-    """The newest event's ``seq`` of each actor that exists; 0 where there was none yet."""
-    store = get_store()
-    runs = ((actor_id, store.position(actor_id)) for actor_id in actor_ids)
-    return {actor_id: run.event_seq for actor_id, run in runs if run is not None}
+    """The newest event's ``seq`` of each of these actors that exists; 0 where there was none yet. Two queries per 500."""
+    from rivet_workflows.models import Actor, Run
+
+    alias, found = settings.DATABASE, {}
+    for start in range(0, len(actor_ids), PAGE):
+        some = actor_ids[start : start + PAGE]
+        live = set(
+            Actor.objects.using(alias).filter(id__in=some, live_hash__isnull=False).values_list("id", flat=True)
+        )
+        runs = Run.objects.using(alias).filter(actor_id__in=live).values_list("actor_id", "event_seq")
+        found.update(dict(runs))
+    return found
 
 
 def messages(handle: Handle, *, limit: int = 100) -> list[StoredMessage]:
