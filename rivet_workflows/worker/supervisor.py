@@ -139,9 +139,12 @@ class Supervisor:
 
 def child_command(options: Mapping[str, Any]) -> list[str]:
     """The command line of one child: this one's, without ``--processes``."""
-    script = Path(sys.argv[0])
-    start = [sys.executable, str(script)] if script.is_file() else [sys.executable, "-m", "django"]
-    command = [*start, "rivet_worker", "--verbosity", str(options["verbosity"])]
+    # By the project's own script (manage.py) where that was called, else as `python -m django`, which looks for modules
+    # in the working directory as the script does in its own.
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    by_script = spec is None and sys.argv[1:2] == ["rivet_worker"] and Path(sys.argv[0]).is_file()
+    start = [sys.argv[0]] if by_script else ["-m", "django"]
+    command = [sys.executable, *start, "rivet_worker", "--verbosity", str(options["verbosity"])]
     for name in ("concurrency", "grace"):
         if options.get(name) is not None:
             command += [f"--{name}", f"{options[name]}"]

@@ -30,14 +30,14 @@ def hold() -> None:
 class Ledgered(Actor):
     """Three steps and a short timer; each completed step is one line."""
 
-    async def run(self, ctx: Any) -> int:
+    async def run(self, ctx: Any) -> Any:
         total = await ctx.step("one", mark, 1)
         await ctx.sleep("rest", 0.05)
         total += await ctx.step("two", amark, 2)
         return total + await ctx.step("three", mark, 3)
 
 
-class Gated(Actor):
+class Gated(Actor, step_defaults={"timeout": None}):
     """A step that runs until the test opens its gate."""
 
     async def run(self, ctx: Any) -> None:

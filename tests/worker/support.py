@@ -38,7 +38,7 @@ class States:
 
 
 def environment(states: States | None = None, **more: Any) -> StepEnvironment:
-    given = {
+    given: dict[str, Any] = {
         "catalog": registry.get,
         "load_state": (states or States()).load,
         "now": lambda: 1_700_000_000_000_000,
@@ -80,14 +80,14 @@ class Reports:
         self.by_token: dict[StepToken, StepReport] = {}
         self.order: list[StepToken] = []
 
-    def __call__(self, token: StepToken, report: StepReport) -> None:
+    def __call__(self, token: StepToken, report: StepReport | Any) -> None:
         with self._changed:
             assert token not in self.by_token, "reported twice"
             self.by_token[token] = report
             self.order.append(token)
             self._changed.notify_all()
 
-    def of(self, *starts: StepStart) -> list[StepReport]:
+    def of(self, *starts: StepStart) -> list[Any]:
         """The reports of these, waited for."""
         with self._changed:
             done = self._changed.wait_for(lambda: all(s.token in self.by_token for s in starts), LONG)
@@ -107,9 +107,7 @@ def running(env: StepEnvironment | None = None, **options: Any) -> Iterator[tupl
         assert runner.stop(LONG), "threads are left over"
 
 
-def run(
-    function: Callable[..., Any], *args: Any, env: StepEnvironment | None = None, **options: Any
-) -> StepReport:
+def run(function: Callable[..., Any], *args: Any, env: StepEnvironment | None = None, **options: Any) -> Any:
     """The report of one step."""
     with running(env) as (runner, reports):
         order = start(function, *args, **options)

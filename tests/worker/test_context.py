@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from types import SimpleNamespace
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -50,14 +51,14 @@ def step(cart: type[Actor], states: States, actor_id: UUID) -> StepContext:
     return StepContext(start(lambda step: None, actor="cart", actor_id=actor_id), environment(states))
 
 
-def new_state(effects) -> CartState:
+def new_state(effects: Any) -> Any:
     return codec.loads(effects.state.prepared.body)
 
 
 # -- identifiers -----------------------------------------------------------------------------------------
 
 
-def test_the_identifiers_stay_when_the_step_is_over(step: StepContext, actor_id: UUID):
+def test_the_identifiers_stay_when_the_step_is_over(step: Any, actor_id: UUID):
     step.end("has ended")
     assert (step.actor_id, step.name, step.key, step.attempt) == (actor_id, "cart", "k", 1)
     assert step.idempotency_key == "key-1"
@@ -84,13 +85,13 @@ def test_the_identifiers_stay_when_the_step_is_over(step: StepContext, actor_id:
         lambda step: step.cron,
     ],
 )
-def test_everything_else_raises_then_and_names_the_step(step: StepContext, use):
+def test_everything_else_raises_then_and_names_the_step(step: Any, use):
     step.end("has timed out")
     with pytest.raises(StepIsOver, match='step "<lambda>" has timed out'):
         use(step)
 
 
-def test_parts_kept_from_the_step_raise_too(step: StepContext):
+def test_parts_kept_from_the_step_raise_too(step: Any):
     queue, client = step.queue, step.client()
     step.end("has ended")
     with pytest.raises(StepIsOver):
@@ -100,7 +101,7 @@ def test_parts_kept_from_the_step_raise_too(step: StepContext):
 
 
 @pytest.mark.parametrize("name", ["schedule", "cron"])
-def test_schedules_are_named_as_not_there_yet(step: StepContext, name: str):
+def test_schedules_are_named_as_not_there_yet(step: Any, name: str):
     with pytest.raises(NotImplementedError, match=name):
         getattr(step, name)
 
@@ -108,19 +109,19 @@ def test_schedules_are_named_as_not_there_yet(step: StepContext, name: str):
 # -- state -----------------------------------------------------------------------------------------------
 
 
-def test_a_step_that_does_not_touch_the_state_costs_no_query(step: StepContext, states: States):
+def test_a_step_that_does_not_touch_the_state_costs_no_query(step: Any, states: States):
     assert step.effects(ok=True).state is None
     assert states.loads == 0
 
 
-def test_the_state_is_loaded_once_and_reading_changes_nothing(step: StepContext, states: States):
+def test_the_state_is_loaded_once_and_reading_changes_nothing(step: Any, states: States):
     assert step.state.status == "new"
     assert step.state is step.state
     assert states.loads == 1
     assert step.effects(ok=True).state is None
 
 
-def test_a_change_carries_what_it_was_based_on(step: StepContext):
+def test_a_change_carries_what_it_was_based_on(step: Any):
     step.state.lines.append("a")
     change = step.effects(ok=True).state
     assert change.base_version == 7
@@ -129,19 +130,19 @@ def test_a_change_carries_what_it_was_based_on(step: StepContext):
     assert change.prepared == StateWrite(7, change.changed)
 
 
-def test_the_state_can_be_replaced(step: StepContext):
+def test_the_state_can_be_replaced(step: Any):
     step.state = CartState(status="paid")
     assert new_state(step.effects(ok=True)).status == "paid"
 
 
-def test_a_state_of_another_type_is_refused(step: StepContext):
+def test_a_state_of_another_type_is_refused(step: Any):
     step.state.count = "many"
     step.state = {"status": 3}
     with pytest.raises(RivetError, match="state of cart"):
         step.effects(ok=True)
 
 
-def test_updates_run_on_the_newest_state(step: StepContext, states: States, actor_id: UUID):
+def test_updates_run_on_the_newest_state(step: Any, states: States, actor_id: UUID):
     def count(state: CartState) -> None:
         state.count += 1
 
@@ -154,7 +155,7 @@ def test_updates_run_on_the_newest_state(step: StepContext, states: States, acto
     assert new_state(effects).count == 42
 
 
-def test_updates_come_on_top_of_changes(step: StepContext):
+def test_updates_come_on_top_of_changes(step: Any):
     step.update(lambda state: state.lines.append("update"))
     step.state.lines.append("change")
     assert new_state(step.effects(ok=True)).lines == ["change", "update"]
@@ -169,7 +170,7 @@ def test_an_actor_without_state_says_so(states: States):
         step.state
 
 
-async def test_the_state_can_be_touched_under_a_running_loop(step: StepContext):
+async def test_the_state_can_be_touched_under_a_running_loop(step: Any):
     assert step.state.status == "new"
 
 
@@ -185,7 +186,7 @@ def test_a_hook_is_told_of_a_change_and_may_not_change_it(states: States):
             if state.count == 13:
                 state.count = 14
 
-    def step_with(count: int) -> StepContext:
+    def step_with(count: int) -> Any:
         number = uuid4()
         states.put(number, CartState())
         step = StepContext(start(lambda step: None, actor="told", actor_id=number), environment(states))
@@ -213,7 +214,7 @@ def test_an_old_state_is_migrated_as_it_is_read(states: States):
     assert new_state(step.effects(ok=True)) == CartState(status="old")
 
 
-def test_an_actor_older_than_its_state_begins_with_the_initial_one(cart: type[Actor], states: States):
+def test_an_actor_older_than_its_state_begins_with_the_initial_one(cart: Any, states: States):
     number = uuid4()
     states.rows[number] = (1, None)
     step = StepContext(start(lambda step: None, actor="cart", actor_id=number), environment(states))
@@ -224,8 +225,8 @@ def test_an_actor_older_than_its_state_begins_with_the_initial_one(cart: type[Ac
 # -- vars, input, time -----------------------------------------------------------------------------------
 
 
-def test_vars_are_kept_by_holding(cart: type[Actor], states: States, actor_id: UUID):
-    env = environment(states)
+def test_vars_are_kept_by_holding(cart: Any, states: States, actor_id: UUID):
+    env: Any = environment(states)
     one = StepContext(start(lambda step: None, actor="cart", actor_id=actor_id), env)
     two = StepContext(start(lambda step: None, actor="cart", actor_id=actor_id, attempt=2), env)
     one.vars["n"] = 1
@@ -234,13 +235,13 @@ def test_vars_are_kept_by_holding(cart: type[Actor], states: States, actor_id: U
     assert two.vars == {}
 
 
-def test_input_is_a_fresh_copy(step: StepContext):
+def test_input_is_a_fresh_copy(step: Any):
     step._start.input = codec.dumps({"n": []})
     step.input["n"].append(1)
     assert step.input == {"n": []}
 
 
-def test_now_is_aware(step: StepContext):
+def test_now_is_aware(step: Any):
     assert step.now().isoformat() == "2023-11-14T22:13:20+00:00"
 
 
@@ -248,7 +249,7 @@ def test_now_is_aware(step: StepContext):
 
 
 @pytest.mark.django_db
-def test_a_message_to_itself_is_checked_and_gathered(step: StepContext, cart: type[Actor], actor_id: UUID):
+def test_a_message_to_itself_is_checked_and_gathered(step: Any, cart: Any, actor_id: UUID):
     step.queue.send("orders", "5")
     step.queue.send(cart.orders, 6, delay=2)
     one, two = step.effects(ok=True).sends
@@ -262,7 +263,7 @@ def test_a_message_to_itself_is_checked_and_gathered(step: StepContext, cart: ty
         step.queue.send("orders", 1, delay=-1)
 
 
-def test_an_event_is_checked_and_gathered(step: StepContext, cart: type[Actor]):
+def test_an_event_is_checked_and_gathered(step: Any, cart: Any):
     step.broadcast("changed", "a")
     step.broadcast(cart.changed, "b")
     step.broadcast("undeclared", {"any": 1})
@@ -275,7 +276,7 @@ def test_an_event_is_checked_and_gathered(step: StepContext, cart: type[Actor]):
         step.broadcast("changed", 3)
 
 
-def test_completing_is_checked_and_the_first_response_counts(step: StepContext):
+def test_completing_is_checked_and_the_first_response_counts(step: Any):
     message = SimpleNamespace(id=5, name="orders")
     step.complete(message, "yes")
     step.complete(message, "no")
@@ -284,13 +285,13 @@ def test_completing_is_checked_and_the_first_response_counts(step: StepContext):
         step.complete(message, 3)
 
 
-def test_what_is_too_large_is_refused_with_the_setting(step: StepContext, settings):
+def test_what_is_too_large_is_refused_with_the_setting(step: Any, settings):
     settings.RIVET_WORKFLOWS = {"MAX_PAYLOAD": 1024}
     with pytest.raises(RivetError, match="MAX_PAYLOAD allows 1,024"):
         step.broadcast("changed", "x" * 2000)
 
 
-def test_a_failed_attempt_keeps_state_and_events_only(step: StepContext):
+def test_a_failed_attempt_keeps_state_and_events_only(step: Any):
     step.state.count = 3
     step.broadcast("changed", "x")
     step.queue.send("orders", 1)
@@ -305,7 +306,7 @@ def test_a_failed_attempt_keeps_state_and_events_only(step: StepContext):
     assert new_state(failed).count == 3
 
 
-def test_a_client_of_a_step_sends_with_it(step: StepContext):
+def test_a_client_of_a_step_sends_with_it(step: Any):
     client = step.client()
     assert step.client() is client
     message = Outgoing(uuid4(), "q", "1")
@@ -313,8 +314,8 @@ def test_a_client_of_a_step_sends_with_it(step: StepContext):
     assert step.effects(ok=True).sends == [message]
 
 
-def test_an_immediate_send_of_a_step_has_the_same_key_in_every_attempt(cart: type[Actor]):
-    def key(attempt: int) -> str | None:
+def test_an_immediate_send_of_a_step_has_the_same_key_in_every_attempt(cart: Any):
+    def key(attempt: int) -> Any:
         step = StepContext(start(lambda step: None, actor="cart", attempt=attempt), environment())
         first = step.client()._once(Outgoing(uuid4(), "q", "1", wants_reply=True))
         second = step.client()._once(Outgoing(uuid4(), "q", "1", wants_reply=True))

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from contextvars import ContextVar
 from functools import partial
+from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -383,7 +384,7 @@ def test_no_more_async_steps_run_at_a_time_than_told():
 def test_an_errand_runs_and_may_fail():
     done = threading.Event()
     with running() as (runner, _):
-        runner.errand(lambda: 1 // 0)
+        runner.errand(lambda: print(1 // 0))
         runner.errand(done.set)
         assert done.wait(LONG)
 
@@ -409,7 +410,8 @@ def test_a_runner_that_ran_nothing_stops():
 
 
 def test_reports_refuses_a_second_report():
-    reports, order = Reports(), start(lambda step: None)
+    reports: Any = Reports()
+    order = start(lambda step: None)
     reports(order.token, None)
     with pytest.raises(AssertionError):
         reports(order.token, None)

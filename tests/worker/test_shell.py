@@ -20,8 +20,6 @@ from tests import sidedb
 from tests.sidedb import SideDatabase
 from tests.worker.support import LONG
 
-pytestmark = sidedb.both
-
 
 @dataclass
 class Total:
@@ -123,6 +121,7 @@ def sidedb_alias() -> str:
 # -- work is done ----------------------------------------------------------------------------------------
 
 
+@sidedb.both
 def test_a_workflow_runs_to_its_end(workers: Workers):
     class Order(Actor):
         state = Total
@@ -160,6 +159,7 @@ def test_a_workflow_runs_to_its_end(workers: Workers):
     assert owned() == 0
 
 
+@sidedb.both
 def test_many_actors_on_two_workers_each_run_once(workers: Workers):
     ran: list[str] = []
 
@@ -178,6 +178,7 @@ def test_many_actors_on_two_workers_each_run_once(workers: Workers):
     assert sorted(ran) == sorted(f"{k}-{n}" for k in range(40) for n in range(3))
 
 
+@sidedb.both
 def test_a_message_wakes_an_actor_at_rest(workers: Workers):
     class Waiting(Actor):
         work = Queue(int)
@@ -192,6 +193,7 @@ def test_a_message_wakes_an_actor_at_rest(workers: Workers):
     assert handle.result(timeout=LONG) == 7
 
 
+@sidedb.both
 def test_a_message_to_another_actor_goes_with_the_step(workers: Workers):
     class Receiver(Actor):
         work = Queue(int)
@@ -213,6 +215,7 @@ def test_a_message_to_another_actor_goes_with_the_step(workers: Workers):
     assert client.get(Receiver, "r").result(timeout=0) == 2
 
 
+@sidedb.both
 def test_changes_of_step_and_action_merge(workers: Workers):
     inside, go = threading.Event(), threading.Event()
 
@@ -244,6 +247,7 @@ def test_changes_of_step_and_action_merge(workers: Workers):
     assert shared.get() == [5, "renamed"]
 
 
+@sidedb.both
 def test_a_change_of_the_same_field_is_a_conflict_that_is_tried_again(workers: Workers):
     inside, go, seen = threading.Event(), threading.Event(), []
 
@@ -275,9 +279,12 @@ def test_a_change_of_the_same_field_is_a_conflict_that_is_tried_again(workers: W
     until(lambda: contested.status().state == "completed")
     assert contested.get() == 11
     assert seen == [0, 10]
-    assert contested.history()[0].attempts[0].error.is_a("StateConflict")
+    error = contested.history()[0].attempts[0].error
+    assert error is not None
+    assert error.is_a("StateConflict")
 
 
+@sidedb.both
 def test_vars_live_while_the_actor_is_held(workers: Workers):
     class Remembering(Actor):
         vars = dict
@@ -297,6 +304,7 @@ def test_vars_live_while_the_actor_is_held(workers: Workers):
     assert handle.result(timeout=0) == 1
 
 
+@sidedb.both
 def test_the_orm_in_run_is_reported_and_never_reaches_the_database(workers: Workers):
     class Reading(Actor):
         async def run(self, ctx):
@@ -305,9 +313,12 @@ def test_the_orm_in_run_is_reported_and_never_reaches_the_database(workers: Work
 
     handle = client.create(Reading, "r")
     workers.run_dry()
-    assert handle.status().error.is_a("NotReplaySafe")
+    error = handle.status().error
+    assert error is not None
+    assert error.is_a("NotReplaySafe")
 
 
+@sidedb.both
 def test_on_error_runs_after_the_failure_is_recorded(workers: Workers):
     told, heard = [], threading.Event()
 
@@ -371,6 +382,7 @@ def slow() -> Iterator[type[Slow]]:
     Slow.go.set()
 
 
+@sidedb.both
 def test_a_stop_lets_running_steps_finish_and_hands_the_rest_back(workers: Workers, slow: type[Slow]):
     handle = client.create(slow, "s")
     worker = workers.start()
@@ -383,6 +395,7 @@ def test_a_stop_lets_running_steps_finish_and_hands_the_rest_back(workers: Worke
     assert owned() == 0
 
 
+@sidedb.both
 def test_at_the_end_of_the_grace_a_step_is_handed_back_and_not_counted(workers: Workers, slow: type[Slow]):
     handle = client.create(slow, "s")
     worker = workers.start()
@@ -397,6 +410,7 @@ def test_at_the_end_of_the_grace_a_step_is_handed_back_and_not_counted(workers: 
     assert slow.attempts == [1, 1]
 
 
+@sidedb.both
 def test_a_stop_before_the_start_is_heeded(workers: Workers):
     told = WorkerOptions.from_settings()
     worker = Worker(told, workers.side.store)
@@ -406,6 +420,7 @@ def test_a_stop_before_the_start_is_heeded(workers: Workers):
     assert worker_rows() == 0
 
 
+@sidedb.both
 def test_burst_leaves_timers_and_until_idle_waits_for_them(workers: Workers):
     class Timed(Actor):
         async def run(self, ctx):
@@ -422,6 +437,7 @@ def test_burst_leaves_timers_and_until_idle_waits_for_them(workers: Workers):
 # -- others die ------------------------------------------------------------------------------------------
 
 
+@sidedb.both
 def test_the_actors_of_a_dead_worker_are_taken_over(workers: Workers):
     class Left(Actor):
         async def run(self, ctx):
@@ -477,6 +493,7 @@ def chain() -> type[Chain]:
         "next_wake",
     ],
 )
+@sidedb.both
 def test_an_outage_is_waited_out(workers: Workers, chain: type[Chain], verb: str):
     handle = client.create(chain, "c")
     store = Faulty(workers.side.store)
@@ -496,6 +513,7 @@ def lost_question(verb: Callable[..., Any], *args: Any) -> Any:
 
 
 @pytest.mark.parametrize("lost", [lost_answer, lost_question])
+@sidedb.both
 def test_a_commit_of_unknown_outcome_is_resolved(workers: Workers, chain: type[Chain], lost: Any):
     handle = client.create(chain, "c")
     store = Faulty(workers.side.store)
@@ -505,6 +523,7 @@ def test_a_commit_of_unknown_outcome_is_resolved(workers: Workers, chain: type[C
     assert chain.ran == [0, 1, 2, 3, 4]
 
 
+@sidedb.both
 def test_a_claim_whose_answer_was_lost_is_found(workers: Workers, chain: type[Chain]):
     handle = client.create(chain, "c")
 
@@ -518,6 +537,7 @@ def test_a_claim_whose_answer_was_lost_is_found(workers: Workers, chain: type[Ch
     assert handle.result(timeout=0) == "done"
 
 
+@sidedb.both
 def test_a_row_that_is_locked_delays_its_actor_alone(workers: Workers):
     class Timid(Actor):
         async def run(self, ctx):
@@ -538,7 +558,7 @@ def test_a_row_that_is_locked_delays_its_actor_alone(workers: Workers):
         done = {result.actor_id for result in results}
         return results + [CommitResult(i.actor_id, Commit.BUSY) for i in items if i.actor_id not in done]
 
-    store.commit_group = commit
+    store.fail["commit_group"] = [lambda _verb, items: commit(items)] * 100_000
     workers.start(store)
     until(lambda: all(handle.status().state == "completed" for handle in handles[1:]))
     assert handles[0].status().state != "completed"
@@ -546,6 +566,7 @@ def test_a_row_that_is_locked_delays_its_actor_alone(workers: Workers):
     assert handles[0].result(timeout=LONG) is None
 
 
+@sidedb.both
 def test_a_lost_lease_begins_a_new_session(workers: Workers, slow: type[Slow]):
     handle = client.create(slow, "s")
     store = Faulty(workers.side.store)
@@ -558,6 +579,7 @@ def test_a_lost_lease_begins_a_new_session(workers: Workers, slow: type[Slow]):
     assert len(slow.attempts) == 2
 
 
+@sidedb.both
 def test_heartbeats_that_fail_for_a_lease_begin_a_new_session(workers: Workers, slow: type[Slow]):
     handle = client.create(slow, "s")
     store = Faulty(workers.side.store)
@@ -570,6 +592,7 @@ def test_heartbeats_that_fail_for_a_lease_begin_a_new_session(workers: Workers, 
     until(lambda: handle.status().state == "completed")
 
 
+@sidedb.both
 def test_an_error_that_is_no_outage_ends_the_worker_with_code_1(workers: Workers):
     store = Faulty(workers.side.store)
     store.fail["claim"] = [ZeroDivisionError("a fault of ours")]
@@ -579,9 +602,8 @@ def test_an_error_that_is_no_outage_ends_the_worker_with_code_1(workers: Workers
 # -- with the server's own means -------------------------------------------------------------------------
 
 
-def test_cut_connections_cost_nothing(workers: Workers, side_kind: str, chain: type[Chain]):
-    if side_kind != "postgresql":
-        pytest.skip("needs a server")
+@sidedb.postgres_only
+def test_cut_connections_cost_nothing(workers: Workers, chain: type[Chain]):
 
     class Stored(Actor):
         state = Total
@@ -620,9 +642,8 @@ def test_cut_connections_cost_nothing(workers: Workers, side_kind: str, chain: t
     assert [str(a.error) for entry in found.history() for a in entry.attempts if a.error] == []
 
 
-def test_an_action_in_a_long_transaction_delays_its_own_actor_alone(workers: Workers, side_kind: str):
-    if side_kind != "postgresql":
-        pytest.skip("SQLite has one lock for all")
+@sidedb.postgres_only
+def test_an_action_in_a_long_transaction_delays_its_own_actor_alone(workers: Workers):
 
     class Busy(Actor):
         state = Total

@@ -1,0 +1,105 @@
+"""Worker processes for tests: started on a side database, read line by line, killed at the end whatever happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tests.databases import CHECKOUT
+from tests.sidedb import SideDatabase
+
+#: Seconds after which a test that waits for a process has failed. Starting one takes a while on a busy machine.
+LONG = 45
+
+
+class WorkerProcess:
+    """One ``rivet_worker`` (or another command) on the side database, its log readable as it comes."""
+
+    def __init__(
+        self,
+        side: SideDatabase,
+        *arguments: str,
+        ledger: Path | None = None,
+        gate: Path | None = None,
+        crash_at: str | None = None,
+        settings: dict[str, Any] | None = None,
+        command: str = "rivet_worker",
+    ) -> None:
+        environment = {**os.environ, **side.environment(), "PYTHONUNBUFFERED": "1"}
+        environment["RIVET_TEST_SETTINGS"] = json.dumps(
+            {"LEASE": 1.0, "HEARTBEAT": 0.2, "POLL_INTERVAL": 0.5} | (settings or {})
+        )
+        for name, value in (("LEDGER", ledger), ("GATE", gate)):
+            environment[f"RIVET_TEST_{name}"] = str(value or "")
+        environment.pop("RIVET_CRASH_AT", None)
+        if crash_at is not None:
+            environment["RIVET_CRASH_AT"] = crash_at
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "django", command, *arguments],
+            cwd=CHECKOUT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.lines: list[str] = []
+        self._changed = threading.Condition()
+        self._ended = False
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            with self._changed:
+                self.lines.append(line.rstrip())
+                self._changed.notify_all()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    @property
+    def log(self) -> str:
+        return "\n".join(self.lines)
+
+    def wait_for(self, pattern: str, count: int = 1) -> list[re.Match[str]]:
+        """The first ``count`` lines that match, waited for."""
+
+        def found() -> list[re.Match[str]]:
+            return [match for line in self.lines if (match := re.search(pattern, line))]
+
+        with self._changed:
+            self._changed.wait_for(lambda: len(found()) >= count or self._ended, LONG)
+            matches = found()
+        assert len(matches) >= count, f"{pattern!r} is not in the log:\n{self.log}"
+        return matches[:count]
+
+    def wait_ready(self) -> None:
+        self.wait_for(r"Worker \d+ .* runs ")
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def wait(self) -> int:
+        """The exit code; negative for the signal that ended it."""
+        try:
+            code = self.process.wait(LONG)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the process does not end:\n{self.log}") from None
+        self._reader.join(LONG)
+        return code
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGCONT)
+            self.process.kill()
+        self.process.wait(LONG)
