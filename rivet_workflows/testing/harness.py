@@ -188,6 +188,7 @@ class Harness:
             raise TypeError("deploy takes the new class, or run=")
         self._worker.stop()
         registry.replace(old, new, run=run)
+        self._worker.deployed()
 
     # -- what happens to steps
 

@@ -4,7 +4,7 @@ Django's ORM is synchronous underneath: ``await Order.objects.aget()`` sends the
 nobody says which, that is not the thread whose connection holds the test's transaction. Here it is: an executor that
 runs what it is given at once, in the thread that gives it, as if no event loop ran there.
 
-Touches asgiref's table of executors (for its own loops and for a test's, while that runs) and nothing of Django's.
+Touches asgiref's table of executors (for its own loops, and for a test's while that runs) and nothing of Django's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from asgiref.sync import AsyncToSync
+from asgiref.sync import AsyncToSync, SyncToAsync
 
 __all__ = ["HereExecutor", "HereLoop", "no_loop", "queries_here"]
 
@@ -51,6 +51,10 @@ class _NoLoop:
         return False
 
     @staticmethod
+    def create_task(*_: object) -> None:
+        """Named where a call is prepared, never called."""
+
+    @staticmethod
     def call_soon_threadsafe(*_: object) -> None:
         raise RuntimeError("this loop waits for the thread that asks")
 
@@ -64,14 +68,23 @@ class HereExecutor(Executor):
         if isinstance(fn, partial) and fn.args and isinstance(fn.args[0], asyncio.AbstractEventLoop):
             # asgiref's handler notes the loop it came from for a nested async_to_sync, which would wait for it.
             fn = partial(fn.func, _NoLoop(), *fn.args[1:], **fn.keywords)
+        noted = dict(SyncToAsync.threadlocal.__dict__)
         with no_loop():
             try:
-                result = fn(*args, **kwargs)
+                result = self.run(fn, *args, **kwargs)
             except BaseException as error:
                 future.set_exception(error)
             else:
                 future.set_result(result)
+            finally:
+                # This thread is not one of asgiref's: it goes on without a loop above it.
+                SyncToAsync.threadlocal.__dict__.clear()
+                SyncToAsync.threadlocal.__dict__.update(noted)
         return future
+
+    def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call it."""
+        return fn(*args, **kwargs)
 
 
 async def queries_here(awaitable: Coroutine[Any, Any, Any]) -> Any:
@@ -90,50 +103,68 @@ async def queries_here(awaitable: Coroutine[Any, Any, Any]) -> Any:
 
 
 class HereLoop:
-    """An event loop that runs in the calling thread, only while somebody waits for it. Made at first use."""
+    """Event loops that run in the calling thread, only while somebody waits for them. Made when needed.
 
-    def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
+    More than one: a task may wait for something that needs tasks of its own, while its own loop stands still.
+    """
+
+    def __init__(self, executor: HereExecutor) -> None:
+        self._executor = executor
+        self._loops: list[asyncio.AbstractEventLoop] = []
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """A task for ``coroutine``; it runs in the next :meth:`wait`, in a context of its own."""
-        loop = self._opened()
+        """A task for ``coroutine``, in a context of its own, brought to its first wait."""
+        loop = self._idle()
         # An empty context: what asgiref knows of the caller's threads would lead the task's queries elsewhere.
         task: asyncio.Task[Any] = contextvars.Context().run(loop.create_task, coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        with no_loop():
+            loop.run_until_complete(asyncio.sleep(0))
         return task
 
-    def later(self, delay: float, function: Callable[[], None]) -> asyncio.TimerHandle:
-        """Call ``function`` after ``delay`` real seconds."""
-        return self._opened().call_later(delay, function)
+    def later(
+        self, task: asyncio.Task[Any], delay: float, function: Callable[[], None]
+    ) -> asyncio.TimerHandle:
+        """Call ``function`` after ``delay`` real seconds, while ``task``'s loop runs."""
+        return task.get_loop().call_later(delay, function)
 
-    def wait(self, tasks: Collection[asyncio.Task[Any]], timeout: float | None = None) -> None:
-        """Run until one of ``tasks`` is done."""
-        if tasks:
-            with no_loop():
-                self._opened().run_until_complete(
-                    asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    def wait(self, tasks: Collection[asyncio.Task[Any]]) -> bool:
+        """Run until one of ``tasks`` is done; False when all of them wait for the caller itself."""
+        movable = [task for task in tasks if not task.get_loop().is_running()]
+        if not movable:
+            return False
+        loop = movable[0].get_loop()
+        with no_loop():
+            loop.run_until_complete(
+                asyncio.wait(
+                    [task for task in movable if task.get_loop() is loop], return_when=asyncio.FIRST_COMPLETED
                 )
+            )
+        return True
 
     def close(self) -> None:
         """Cancel what is left, give it a moment to unwind, and end."""
-        loop, self._loop = self._loop, None
-        if loop is None:
-            return
         with no_loop():
-            for task in self._tasks:
+            for task in list(self._tasks):
                 task.cancel()
-            if self._tasks:
-                loop.run_until_complete(asyncio.wait(self._tasks, timeout=1))
-            loop.run_until_complete(loop.shutdown_asyncgens())
-            AsyncToSync.loop_thread_executors.pop(loop, None)
-            loop.close()
+            for loop in self._loops:
+                left = [task for task in self._tasks if task.get_loop() is loop]
+                if left:
+                    loop.run_until_complete(asyncio.wait(left, timeout=1))
+                loop.run_until_complete(loop.shutdown_asyncgens())
+                AsyncToSync.loop_thread_executors.pop(loop, None)
+                loop.close()
+        self._loops.clear()
 
-    def _opened(self) -> asyncio.AbstractEventLoop:
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            table: dict[Any, Any] = AsyncToSync.loop_thread_executors
-            table[self._loop] = HereExecutor()
-        return self._loop
+    def _idle(self) -> asyncio.AbstractEventLoop:
+        """A loop that does not run now."""
+        for loop in self._loops:
+            if not loop.is_running():
+                return loop
+        loop = asyncio.new_event_loop()
+        table: dict[Any, Any] = AsyncToSync.loop_thread_executors
+        table[loop] = self._executor
+        self._loops.append(loop)
+        return loop

@@ -13,20 +13,21 @@ import inspect
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
 from django.db import Error, connections
 
-from rivet_workflows.testing.here import HereLoop
+from rivet_workflows.testing.here import HereExecutor, HereLoop
 from rivet_workflows.testing.rules import Rules, WorkerDied, error_of
 from rivet_workflows.worker.attempt import Attempt
 from rivet_workflows.worker.context import StepContext, StepEnvironment
 from rivet_workflows.worker.orders import StepReport, StepStart, StepToken
 from rivet_workflows.worker.runner import _is_async
 
-__all__ = ["HereRunner"]
+__all__ = ["HereRunner", "StepExecutor"]
 
 logger = logging.getLogger("rivet_workflows.testing")
 
@@ -127,9 +128,8 @@ class HereRunner:
             self._begin(self._waiting.popleft())
         else:
             tasks = [attempt.task for attempt in self._running.values() if attempt.task is not None]
-            if not tasks:
+            if not self._loop.wait(tasks):
                 return False
-            self._loop.wait(tasks)
         if self._died:
             self._died = False
             raise WorkerDied
@@ -166,20 +166,17 @@ class HereRunner:
     def _call(self, attempt: _Attempt) -> None:
         if attempt.timeout is not None:
             attempt.context.deadline = time.monotonic() + attempt.timeout  # type: ignore[attr-defined]
-        savepoint = self._savepoint()
         try:
-            value = attempt.call()
+            with as_autocommit(self._alias):
+                value = attempt.call()
         except Exception as error:
-            self._keep(savepoint, error)
             self._end(attempt, attempt.timed_out() if _is_late(attempt) else attempt.failed(error))
             return
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt | WorkerDied) or "outcomes" in type(error).__module__:
                 raise  # of whoever runs the tests, not of the step
-            self._keep(savepoint, error)
             self._end(attempt, attempt.failed(error))
             return
-        self._keep(savepoint, None)
         if inspect.isawaitable(value):
             self._begin_async(attempt, value)
         elif _is_late(attempt):
@@ -199,8 +196,8 @@ class HereRunner:
     def _begin_async(self, attempt: _Attempt, awaitable: Awaitable[Any] | None) -> None:
         attempt.context.deadline = None  # type: ignore[attr-defined]
         attempt.task = self._loop.start(self._drive(attempt, awaitable))
-        if attempt.timeout is not None:
-            attempt.timer = self._loop.later(attempt.timeout, lambda: self._late(attempt))
+        if attempt.timeout is not None and not attempt.settled:
+            attempt.timer = self._loop.later(attempt.task, attempt.timeout, lambda: self._late(attempt))
 
     async def _drive(self, attempt: _Attempt, awaitable: Awaitable[Any] | None) -> None:
         try:
@@ -239,31 +236,43 @@ class HereRunner:
         if self._settle(start.token) is None:
             return
         if self._rules.take(start, "after_run"):
-            if attempt.task is None:
-                raise WorkerDied
             self._died = True
             return
         if self._rules.take(start, "after_commit"):
             self.doomed.add(start.token.actor_id)
         self._deliver(start.token, report)
 
-    # -- the test's transaction
 
-    def _savepoint(self) -> str | None:
-        """Steps run in autocommit. In a test's transaction a failed statement would, on PostgreSQL, end all of it."""
-        connection = connections[self._alias]
-        if connection.vendor != "postgresql" or not connection.in_atomic_block:
-            return None
-        return connection.savepoint()
+class StepExecutor(HereExecutor):
+    """Where the queries of ``async def`` steps run."""
 
-    def _keep(self, savepoint: str | None, error: BaseException | None) -> None:
-        if savepoint is None:
-            return
-        connection = connections[self._alias]
-        if isinstance(error, Error):
+    def __init__(self, alias: str) -> None:
+        self._alias = alias
+
+    def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call it, its failures in the database its own."""
+        with as_autocommit(self._alias):
+            return fn(*args, **kwargs)
+
+
+@contextmanager
+def as_autocommit(alias: str) -> Iterator[None]:
+    """Steps run in autocommit, where a failed statement harms nothing else. In a test's transaction it would end all
+    of it; here what is entered is undone to where it began, when it failed in the database."""
+    connection = connections[alias]
+    if not connection.in_atomic_block:
+        yield
+        return
+    savepoint = connection.savepoint()
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, Error) or connection.needs_rollback:
+            connection.needs_rollback = False
             connection.savepoint_rollback(savepoint)
-        else:
-            connection.savepoint_commit(savepoint)
+        connection.savepoint_commit(savepoint)
+        raise
+    connection.savepoint_commit(savepoint)
 
 
 def _is_late(attempt: _Attempt) -> bool:

@@ -20,7 +20,7 @@ from rivet_workflows.store.rows import type_id
 from rivet_workflows.testing.here import HereLoop
 from rivet_workflows.testing.replay import ReplayCore
 from rivet_workflows.testing.rules import Rules, WorkerDied
-from rivet_workflows.testing.runner import HereRunner
+from rivet_workflows.testing.runner import HereRunner, StepExecutor
 from rivet_workflows.worker.carry import Carrier
 from rivet_workflows.worker.context import StepEnvironment
 from rivet_workflows.worker.core import Core, CoreLimits
@@ -87,7 +87,7 @@ class HereWorker:
             vars=self._vars,
             client=StepClient,
         )
-        self._loop = HereLoop()
+        self._loop = HereLoop(StepExecutor(self._store.alias))
         self.runner = HereRunner(self._env, rules, self._loop, self._inbox.report, self._store.alias)
         self._failures = FailureTeller(self.runner, registry.get, _run_error_hook)  # type: ignore[arg-type]
         self._limits = CoreLimits(
@@ -137,6 +137,10 @@ class HereWorker:
             self._store.forget_worker(self._worker_id)
         self._vars.clear()
         self._worker_id = self._core = self._carrier = None
+
+    def deployed(self) -> None:
+        """As the workers of a new release start: what other code could not go on with is theirs to try."""
+        self._store.wake_diverged(_codes())
 
     def close(self) -> None:
         """End what still runs. The database is left as it is."""
@@ -255,14 +259,9 @@ class HereWorker:
     def _ready(self) -> Core:
         """The living worker's core."""
         codes = _codes()
-        if self._core is not None and codes == self._codes:
-            return self._core
-        if self._core is not None:
-            # A class was declared since: this process has other code than it said it had.
-            self._codes = codes
-            return self._core
         self._codes = codes
-        self._store.wake_diverged(codes)
+        if self._core is not None:
+            return self._core
         self._worker_id = self._store.register_worker("testing", 0, codes)
         self._core = self._make_core(self._worker_id)
         self._carrier = Carrier(
