@@ -178,7 +178,7 @@ class HereWorker:
     def _hear(self, core: Core) -> bool:
         mail = self._inbox.take(0)
         now = self.clock.now()
-        if not (mail.reports or mail.remerged or mail.rung or mail.rung_all):
+        if not (mail.reports or mail.remerged or mail.rung):
             return False
         with workflow_code():
             for token, report in mail.reports:
