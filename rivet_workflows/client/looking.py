@@ -92,7 +92,9 @@ def last_events(actor_ids: Sequence[UUID]) -> dict[UUID, int]:
     for start in range(0, len(actor_ids), PAGE):
         some = actor_ids[start : start + PAGE]
         live = set(
-            Actor.objects.using(alias).filter(id__in=some, live_hash__isnull=False).values_list("id", flat=True)
+            Actor.objects.using(alias)
+            .filter(id__in=some, live_hash__isnull=False)
+            .values_list("id", flat=True)
         )
         runs = Run.objects.using(alias).filter(actor_id__in=live).values_list("actor_id", "event_seq")
         found.update(dict(runs))

@@ -23,7 +23,7 @@ from django.db import connections
 
 from rivet_workflows.conf import settings
 
-__all__ = ["in_thread", "pool"]
+__all__ = ["in_thread", "keep_to_one_thread", "pool"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,6 +36,15 @@ IDLE = 10.0
 TEST_AFTER = 5.0
 
 
+_one_thread = False
+
+
+def keep_to_one_thread(on: bool) -> None:
+    """Run all twins in the thread of the caller's own ORM calls. For tests, which run in one transaction."""
+    global _one_thread
+    _one_thread = on
+
+
 async def in_thread(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     """Call ``function`` in a thread as described above and give what it returns."""
     if _caller_has_thread():
@@ -46,6 +55,8 @@ async def in_thread(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwar
 
 
 def _caller_has_thread() -> bool:
+    if _one_thread:
+        return True
     if getattr(AsyncToSync.executors, "current", None):
         return True
     if SyncToAsync.thread_sensitive_context.get(None):

@@ -18,7 +18,7 @@ from uuid import UUID
 from django.db import connections
 
 from rivet_workflows.client import bells
-from rivet_workflows.client.twins import in_thread
+from rivet_workflows.client.twins import in_thread, keep_to_one_thread
 from rivet_workflows.conf import settings
 from rivet_workflows.engine.options import seconds
 
@@ -47,6 +47,8 @@ def set_driver(driver: Driver | None) -> Driver | None:
     """Install ``driver`` for this process, None for real waiting; returns the one before. For tests."""
     global _driver
     before, _driver = _driver, driver
+    # It runs actors in the thread that waits, inside the test's transaction: async code must not leave that thread.
+    keep_to_one_thread(driver is not None)
     return before
 
 

@@ -151,7 +151,10 @@ class ActorConsumer(AsyncWebsocketConsumer):
 
     async def _handle_frame(self, frame: frames.Frame) -> None:
         if isinstance(frame, frames.Subscribe):
-            await self._subscribe(frame)
+            try:
+                await self._subscribe(frame)
+            except Exception as error:
+                await self._answer_error(frame.id, error)
         elif isinstance(frame, frames.Unsubscribe):
             for name in self.wanted.copy() if frame.events is None else frame.events:
                 self.wanted.pop(name, None)
@@ -246,6 +249,8 @@ class ActorConsumer(AsyncWebsocketConsumer):
                 await self._catch_up(names, after)
             for name in fresh:
                 self.wanted[name] = after
+            if frame.id is not None:
+                await self._answer({"type": "result", "id": frame.id, "seq": after})
         self._poke(True)
 
     def _may_subscribe(self, names: tuple[str, ...] | None) -> int:

@@ -29,10 +29,11 @@ class InvalidFrame(RivetError):
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """``events`` None: all of them. ``after`` None: from now on."""
+    """``events`` None: all of them. ``after`` None: from now on. One with an ``id`` is answered with its ``seq``."""
 
     events: tuple[str, ...] | None
     after: int | None
+    id: str | int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class Send:
 Frame = Subscribe | Unsubscribe | Call | Send
 
 _KEYS = {
-    "subscribe": {"type", "events", "after"},
+    "subscribe": {"type", "id", "events", "after"},
     "unsubscribe": {"type", "events"},
     "call": {"type", "id", "action", "args", "kwargs"},
     "send": {"type", "id", "queue", "body", "wait", "timeout", "delay", "dedupe_key"},
@@ -101,7 +102,7 @@ def _frame(data: dict[str, Any], own_id: str | int | None) -> Frame:
     if unknown:
         raise InvalidFrame(f"{kind} has no {unknown[0]!r}; it has {', '.join(sorted(known))}")
     if kind == "subscribe":
-        return Subscribe(_names(data), _whole(data, "after"))
+        return Subscribe(_names(data), _whole(data, "after"), own_id)
     if kind == "unsubscribe":
         return Unsubscribe(_names(data))
     if kind == "call":

@@ -88,6 +88,19 @@ def test_resuming_after_the_last_one_seen(feed):
     run(scenario)
 
 
+def test_a_subscription_with_an_id_is_answered_with_where_it_begins(feed):
+    feed.tell("moved", "moved")
+
+    async def scenario():
+        async with connected(PATH) as browser:
+            await browser.send(type="subscribe", id="s1", events=["moved"])
+            assert await browser.receive() == {"type": "result", "id": "s1", "seq": 2}
+            await browser.send(type="subscribe", id="s2", events=["secret"])
+            assert (await browser.receive())["id"] == "s2"
+
+    run(scenario)
+
+
 def test_all_events(feed):
     feed.tell("a", "b")
 
