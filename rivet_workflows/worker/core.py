@@ -40,6 +40,8 @@ logger = logging.getLogger("rivet_workflows.worker")
 Programs = Callable[[Claimed], Program]
 
 _BUSY_FIRST, _BUSY_MOST = 2_000, 200_000
+#: Times that an atomic step may lose its state to actions before it locks it (D-13).
+_CONFLICTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,8 @@ class Core:
         #: Actors with a commit to make, in the order in which they asked.
         self._to_commit: dict[UUID, None] = {}
         self._in_flight: dict[UUID, Holding] = {}
+        #: Actors whose commit is made inside an atomic step's transaction; nobody else waits for that.
+        self._atomics: dict[UUID, Holding] = {}
         self._due: list[tuple[int, UUID]] = []
         #: Actors at rest and since when, longest first.
         self._resting: OrderedDict[UUID, int] = OrderedDict()
@@ -175,13 +179,22 @@ class Core:
         fresh = self._make(claimed, holding.number)
         if fresh is None:
             return
-        fresh.active = holding.active
-        fresh.refusals = holding.refusals
+        fresh.active, fresh.started = holding.active, holding.started
+        fresh.refusals, fresh.conflicts = holding.refusals, holding.conflicts
         reports = [*holding.after_reload, *holding.deferred]
         self._held[claimed.actor_id] = fresh
         self._to_commit.pop(claimed.actor_id, None)
         done = {(token.seq, token.attempt) for token, _ in reports}
-        self._feed(fresh, lambda machine: machine.start(self.now), known=done | fresh.active.keys())
+        known = done | fresh.active.keys()
+        self._feed(fresh, lambda machine: machine.start(self.now), known=known)
+        for seq, _ in known:
+            # They are not started once more: that was the replay's view only.
+            rec = fresh.machine.open.get(seq)
+            if rec is not None and rec.get("z", 0) > 1:
+                rec["z"] -= 1
+        for token in holding.restarts:
+            if self._held.get(claimed.actor_id) is fresh and token.seq in fresh.machine.running:
+                self._run_again(fresh, token)
         for token, report in reports:
             if self._held.get(claimed.actor_id) is fresh:
                 fresh.active[token.seq, token.attempt] = token
@@ -193,9 +206,12 @@ class Core:
         """An attempt ended."""
         self._at(now)
         holding = self._held.get(token.actor_id)
-        if holding is None or holding.number != token.holding or holding.claimed.epoch != token.epoch:
+        if holding is None or holding.active.get((token.seq, token.attempt)) != token:
+            if report.atomic:
+                self._orders.aborts.append(token)
             return
-        if holding.active.get((token.seq, token.attempt)) != token:
+        if report.atomic:
+            self._atomic_done(holding, token, report)
             return
         if holding.reloading:
             holding.after_reload.append((token, report))
@@ -212,6 +228,51 @@ class Core:
             self._orders.remerges.append((token.actor_id, change))
             return
         self._tell(holding, token, report)
+
+    def _atomic_done(self, holding: Holding, token: StepToken, report: StepReport) -> None:
+        """An atomic step's function has returned; everything the actor has pending goes out in its transaction."""
+        change = report.effects.state if report.effects else None
+        if holding.reloading or holding.sent is not None or (change is not None and self._change_in_way(holding)):
+            self._restart(holding, token)
+            return
+        self._tell(holding, token, report)
+        if self._held.get(token.actor_id) is not holding or holding.pending is None:
+            self._orders.aborts.append(token)
+            return
+        holding.atomic = token
+        self._to_commit.pop(token.actor_id, None)
+        self._atomics[token.actor_id] = holding
+        self._orders.atomics.append((token, holding.send_off()))
+
+    def _restart(self, holding: Holding, token: StepToken) -> None:
+        """Roll back an atomic step and run it again; that counts as no attempt."""
+        self._orders.aborts.append(token)
+        self._run_again(holding, token)
+
+    def _run_again(self, holding: Holding, token: StepToken) -> None:
+        holding.active[token.seq, token.attempt] = token
+        if holding.reloading:
+            holding.restarts.append(token)
+            return
+        start = holding.started[token.seq, token.attempt]
+        start.lock_state = holding.conflicts >= _CONFLICTS
+        self._orders.starts.append(start)
+
+    def _atomic_refused(self, holding: Holding, sent: Pending, result: CommitResult) -> None:
+        """The transaction of an atomic step was rolled back: what ran ahead is thrown away, the step runs again."""
+        token = holding.atomic
+        assert token is not None
+        holding.atomic = None
+        if result.outcome is Commit.CONFLICT:
+            holding.conflicts += 1
+        sent.reports = [(t, r) for t, r in sent.reports if t != token]
+        self._put_back(holding, sent)
+        if result.outcome is Commit.REFUSED:
+            self._refused(holding, result.error)
+        else:
+            self._reload(holding)
+        if holding.reloading:
+            self._run_again(holding, token)
 
     def _change_in_way(self, holding: Holding) -> bool:
         if holding.change_waits is not None or holding.deferred:
@@ -316,10 +377,14 @@ class Core:
         """What became of the group that was ordered."""
         self._at(now)
         for result in results:
-            holding = self._in_flight.pop(result.actor_id, None)
+            holding = self._in_flight.pop(result.actor_id, None) or self._atomics.pop(result.actor_id, None)
             if holding is None or self._held.get(result.actor_id) is not holding or holding.sent is None:
                 continue
             sent, holding.sent = holding.sent, None
+            if holding.atomic is not None and result.outcome not in (Commit.OK, Commit.STALE):
+                self._atomic_refused(holding, sent, result)
+                continue
+            holding.atomic = None
             match result.outcome:
                 case Commit.OK:
                     self._acknowledged(holding, sent)
@@ -351,6 +416,9 @@ class Core:
     def _acknowledged(self, holding: Holding, sent: Pending) -> None:
         item = sent.item
         holding.commit_no += 1
+        for token, _ in sent.reports:
+            if holding.started.pop((token.seq, token.attempt), None) is not None:
+                holding.conflicts = 0
         holding.busy_wait = holding.refusals = 0
         holding.machine.committed([*item.takes, *(message for message, _ in item.holds)])
         self._orders.rings.append(item)
@@ -532,6 +600,7 @@ class Core:
             del self._held[actor_id]
         self._to_commit.pop(actor_id, None)
         self._in_flight.pop(actor_id, None)
+        self._atomics.pop(actor_id, None)
         self._resting.pop(actor_id, None)
         if cancel:
             self._orders.cancels += holding.active.values()

@@ -109,6 +109,9 @@ class Holding:
 
     __slots__ = (
         "active",
+        "atomic",
+        "conflicts",
+        "started",
         "after_reload",
         "busy_until",
         "busy_wait",
@@ -124,6 +127,7 @@ class Holding:
         "pending",
         "refusals",
         "reloading",
+        "restarts",
         "sent",
     )
 
@@ -139,6 +143,12 @@ class Holding:
         self.sent: Pending | None = None
         #: Attempts that run now in this worker, by (seq, attempt).
         self.active: dict[tuple[int, int], StepToken] = {}
+        #: The start orders of atomic attempts, to be given again when their transaction was rolled back.
+        self.started: dict[tuple[int, int], StepStart] = {}
+        #: The atomic attempt whose transaction the commit on its way belongs to.
+        self.atomic: StepToken | None = None
+        #: How often atomic steps of it lost their state to an action.
+        self.conflicts = 0
         #: Reports that wait until the state change before them is committed.
         self.deferred: deque[tuple[StepToken, StepReport]] = deque()
         #: A change that is being merged, with the report it belongs to; None in the report: it is in ``sent``.
@@ -146,6 +156,8 @@ class Holding:
         #: Reports to be told again once the machine has been made anew.
         self.after_reload: list[tuple[StepToken, StepReport]] = []
         self.reloading = False
+        #: Atomic attempts to run again once the machine has been made anew.
+        self.restarts: list[StepToken] = []
         self.looking = False
         self.refusals = 0
         self.busy_until = 0
@@ -199,7 +211,7 @@ class Holding:
         claimed = self.claimed
         token = self.token(order)
         self.active[order.seq, order.attempt] = token
-        return StepStart(
+        start = StepStart(
             token=token,
             actor_name=claimed.name,
             key=claimed.key,
@@ -213,6 +225,9 @@ class Holding:
             is_rollback=order.is_rollback,
             remaining_retries=order.remaining_retries,
         )
+        if order.options.atomic:
+            self.started[order.seq, order.attempt] = start
+        return start
 
     def event(self, failure: Failure) -> ErrorEvent:
         """A failure as ``on_error`` and the log get it."""

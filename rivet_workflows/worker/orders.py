@@ -46,6 +46,8 @@ class StepStart:
     is_rollback: bool = False
     #: Retries left after this attempt, for ``step.log`` and error events.
     remaining_retries: int = 0
+    #: An atomic step that lost its state to actions several times: lock the state at its first touch.
+    lock_state: bool = False
 
 
 @dataclass(slots=True)
@@ -90,6 +92,9 @@ class StepReport:
     #: The attempt did not run to an end because the worker stops: hand it back, count nothing.
     abandoned: bool = False
     effects: Effects | None = None
+    #: The step is ``atomic`` and its transaction is open: the core answers with ``Orders.atomics`` (commit this in
+    #: it) or ``Orders.aborts`` (roll it back).
+    atomic: bool = False
 
 
 @dataclass(slots=True)
@@ -122,6 +127,10 @@ class Orders:
     #: Attempts whose result is not wanted any more: cancel the coroutine, tell the thread.
     cancels: list[StepToken] = field(default_factory=list)
     releases: list[Release] = field(default_factory=list)
+    #: What an atomic step commits in its own transaction, on its own thread; answer with ``core.committed``.
+    atomics: list[tuple[StepToken, CommitItem]] = field(default_factory=list)
+    #: Atomic steps whose transaction is to be rolled back.
+    aborts: list[StepToken] = field(default_factory=list)
     #: Actors to load again from the store (their coroutine ran ahead of a refused commit).
     reloads: list[tuple[UUID, int]] = field(default_factory=list)
     #: Actors whose state must be merged again; answer with ``core.remerged``.

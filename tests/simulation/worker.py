@@ -106,6 +106,9 @@ class SimWorker:
             core.looked(store.look(orders.looks), store.now())
         if orders.commits:
             core.committed(self.commit(orders.commits), store.now())
+        for token, item in orders.atomics:
+            core.committed(self.commit([item]), store.now())
+            del token
         self.attempts += orders.starts
         self.cancelled += orders.cancels
         gone = set(orders.cancels)
@@ -158,7 +161,7 @@ class SimWorker:
             if inspect.iscoroutine(value):
                 value = asyncio.run(value)
             value, text = codec.roundtrip(value)
-            return StepReport(True, text, value, effects=step.close())
+            return StepReport(True, text, value, effects=step.close(), atomic=start.options.atomic)
         except Exception as exc:
             effects = step.close()
             effects.sends, effects.completes = [], []

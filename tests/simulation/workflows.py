@@ -153,6 +153,22 @@ async def self_sender(ctx: Any) -> list[Any]:
     return got
 
 
+def add(step: Any) -> int:
+    step.effect("add")
+    step.state["n"] += 1
+    return int(step.state["n"])
+
+
+async def atomic(ctx: Any) -> None:
+    async def branch(b: Any) -> None:
+        await b.step("add", add, atomic=True)
+
+    await ctx.step("first", add, atomic=True)
+    await ctx.join("both", one=branch, two=branch)
+    await ctx.step("plain", effect, 1)
+    await ctx.step("last", add, atomic=True)
+
+
 async def deadline(ctx: Any) -> Any:
     async def approved(b: Any) -> Any:
         return (await b.queue.next("approval", names=["work"])).body
@@ -198,6 +214,11 @@ def _together(row: Any, output: Any, sent: list[Any]) -> None:
     assert 6 <= row.decoded_state()["n"] <= 8, row.decoded_state()
 
 
+def _four(row: Any, output: Any, sent: list[Any]) -> None:
+    _output(None)(row, output, sent)
+    assert row.decoded_state()["n"] == 4, row.decoded_state()
+
+
 def _saga(row: Any, output: Any, sent: list[Any]) -> None:
     assert row.lifecycle is Lifecycle.FAILED, row.lifecycle.label
     assert row.decoded_state()["undone"] == [2, 1, 0], row.decoded_state()
@@ -218,6 +239,7 @@ WORKFLOWS: dict[str, Expect] = {
     "saga": Expect(saga, check=_saga),
     "rpc": Expect(rpc, messages=True, check=_rpc),
     "self_sender": Expect(self_sender, check=_output([0, 1, 2])),
+    "atomic": Expect(atomic, check=_four),
     "deadline": Expect(
         deadline,
         messages=True,
