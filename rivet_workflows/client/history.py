@@ -152,7 +152,7 @@ def _from_row(row: Entry, openers: dict[int, _Opener]) -> HistoryEntry:
         occurrence=row.occurrence,
         path=_path(row.scope, _label(row.name, row.occurrence), openers),
         status=EntryStatus(row.status).label,
-        attempts=_attempts(json.loads(row.attempts) if row.attempts else ()),
+        attempts=_attempts(_recorded(row)),
         error=error_info(row.error, cause=True),
         started_at=from_micros(row.started_at) if row.started_at else None,
         done_at=from_micros_or_none(row.done_at),
@@ -162,8 +162,10 @@ def _from_row(row: Entry, openers: dict[int, _Opener]) -> HistoryEntry:
 
 
 def _from_open(entry: dict[str, Any], openers: dict[int, _Opener]) -> HistoryEntry:
-    attempts = _attempts(entry.get("x") or ())
     retrying = entry.get("b") is not None
+    ended = list(entry.get("x") or ())
+    running = [(entry["u"], None, None)] if entry.get("u") and not retrying else []
+    attempts = _attempts([*ended, *running])
     return HistoryEntry(
         seq=int(entry["s"]),
         done_seq=None,
@@ -173,11 +175,18 @@ def _from_open(entry: dict[str, Any], openers: dict[int, _Opener]) -> HistoryEnt
         path=_path(entry.get("p", ""), _label(entry["n"], entry.get("o", 1)), openers),
         status=(EntryStatus.RETRYING if retrying else EntryStatus.RUNNING).label,
         attempts=attempts,
-        error=attempts[-1].error if attempts else None,
+        error=_attempts(ended)[-1].error if ended else None,
         started_at=from_micros_or_none(entry.get("t")),
         done_at=None,
         input_text=entry.get("in"),
     )
+
+
+def _recorded(row: Entry) -> Sequence[Sequence[Any]]:
+    """The attempts of a finished step. One that went well at once has none of its own in its row."""
+    if row.attempts:
+        return json.loads(row.attempts)  # type: ignore[no-any-return]
+    return [(row.started_at, row.done_at, None)] if row.kind == Kind.STEP else []
 
 
 def _attempts(recorded: Iterable[Sequence[Any]]) -> list[Attempt]:

@@ -51,7 +51,7 @@ class WorkerVerbs(StoreBase):
         owners = (
             Run.objects.using(self.alias).filter(owner_id__isnull=False).values_list("owner_id", flat=True)
         )
-        holding = set(owners.distinct())
+        holding = {owner for owner in owners.distinct() if owner is not None}
         known = dict(Worker.objects.using(self.alias).values_list("id", "heartbeat_at"))
         return sorted({w for w, beat in known.items() if beat < before} | (holding - known.keys()))
 

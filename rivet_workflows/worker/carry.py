@@ -74,6 +74,7 @@ class Carrier:
                 self._core.looked(answers, self._now())
         if orders.commits:
             self._commit(orders.commits)
+        self.answer_atomics(orders)
         if orders.starts:
             crashpoint("before-start")
             self._runner.start(orders.starts)
@@ -96,6 +97,13 @@ class Carrier:
         if orders.rings:
             self._ring(orders.rings)
 
+    def answer_atomics(self, orders: Orders) -> None:
+        """Tell atomic steps what to commit in their transactions."""
+        for token, item in orders.atomics:
+            self._runner.commit_atomic(token, item)
+        for token in orders.aborts:
+            self._runner.abort_atomic(token)
+
     def release(self) -> None:
         """Give back what is to be given back. Rows that are locked stay for another time."""
         if not self.unreleased:
@@ -114,7 +122,8 @@ class Carrier:
     def _committed(self, items: list[CommitItem]) -> list[CommitResult]:
         """What became of the group, also where the answer to its COMMIT was lost."""
         try:
-            return self._store.commit_group(items)
+            with self._db.turn():
+                return self._store.commit_group(items)
         except (UnknownOutcome, *OUTAGES) as error:
             self._db.recover(error)
             return self._db(self._store.resolve, items)

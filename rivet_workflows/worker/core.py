@@ -232,7 +232,11 @@ class Core:
     def _atomic_done(self, holding: Holding, token: StepToken, report: StepReport) -> None:
         """An atomic step's function has returned; everything the actor has pending goes out in its transaction."""
         change = report.effects.state if report.effects else None
-        if holding.reloading or holding.sent is not None or (change is not None and self._change_in_way(holding)):
+        if (
+            holding.reloading
+            or holding.sent is not None
+            or (change is not None and self._change_in_way(holding))
+        ):
             self._restart(holding, token)
             return
         self._tell(holding, token, report)
@@ -265,13 +269,13 @@ class Core:
         holding.atomic = None
         if result.outcome is Commit.CONFLICT:
             holding.conflicts += 1
-        sent.reports = [(t, r) for t, r in sent.reports if t != token]
+        refused = result.outcome is Commit.REFUSED
+        # What the database does not take (a constraint of the user's, say) is this attempt's failure.
+        failure = StepReport(False, error=ErrorInfo("django.db.DatabaseError", result.error))
+        sent.reports = [(t, failure if t == token else r) for t, r in sent.reports if refused or t != token]
         self._put_back(holding, sent)
-        if result.outcome is Commit.REFUSED:
-            self._refused(holding, result.error)
-        else:
-            self._reload(holding)
-        if holding.reloading:
+        self._reload(holding)
+        if not refused:
             self._run_again(holding, token)
 
     def _change_in_way(self, holding: Holding) -> bool:
@@ -614,6 +618,13 @@ class Core:
         if not self._in_flight:
             orders.commits = self._group()
         return orders
+
+    def take_atomics(self) -> Orders:
+        """The answers to atomic steps alone; everything else stays for :meth:`orders`."""
+        waiting = self._orders
+        answers = Orders(atomics=waiting.atomics, aborts=waiting.aborts)
+        waiting.atomics, waiting.aborts = [], []
+        return answers
 
     def _group(self) -> list[CommitItem]:
         group: list[CommitItem] = []

@@ -109,16 +109,15 @@ class Holding:
 
     __slots__ = (
         "active",
-        "atomic",
-        "conflicts",
-        "started",
         "after_reload",
+        "atomic",
         "busy_until",
         "busy_wait",
         "change_waits",
         "claimed",
         "code",
         "commit_no",
+        "conflicts",
         "deferred",
         "due",
         "looking",
@@ -129,6 +128,7 @@ class Holding:
         "reloading",
         "restarts",
         "sent",
+        "started",
     )
 
     def __init__(self, claimed: Claimed, machine: Machine, code: str, number: int) -> None:

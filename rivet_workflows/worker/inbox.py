@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from rivet_workflows.records import StateWrite
+from rivet_workflows.records import CommitResult, StateWrite
 from rivet_workflows.worker.orders import StepReport, StepToken
 
 
@@ -21,6 +21,8 @@ class Mail:
 
     reports: list[tuple[StepToken, StepReport]] = field(default_factory=list)
     remerged: list[tuple[UUID, StateWrite | None]] = field(default_factory=list)
+    #: What became of commits that atomic steps made in their own transactions.
+    committed: list[CommitResult] = field(default_factory=list)
     #: Actors for which something was written, held here or not.
     rung: set[UUID] = field(default_factory=set)
     #: Something was written, or a bell may have been missed: time to ask the database.
@@ -46,6 +48,11 @@ class Inbox:
     def remerged(self, actor_id: UUID, write: StateWrite | None) -> None:
         with self._changed:
             self._mail.remerged.append((actor_id, write))
+            self._arrived()
+
+    def committed(self, result: CommitResult) -> None:
+        with self._changed:
+            self._mail.committed.append(result)
             self._arrived()
 
     def ring(self, actor_ids: Iterable[UUID]) -> None:
@@ -80,6 +87,16 @@ class Inbox:
             mail, self._mail = self._mail, Mail()
             self._any = False
             return mail
+
+    def take_atomics(self) -> list[tuple[StepToken, StepReport]]:
+        """The reports of atomic steps alone, which wait for an answer with their transaction open."""
+        with self._changed:
+            found = [(token, report) for token, report in self._mail.reports if report.atomic]
+            if found:
+                self._mail.reports = [
+                    (token, report) for token, report in self._mail.reports if not report.atomic
+                ]
+            return found
 
     def _arrived(self) -> None:
         self._any = True

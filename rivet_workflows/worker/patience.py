@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import ParamSpec, TypeVar
 
 from django.db import InterfaceError, InternalError, OperationalError
@@ -37,8 +38,16 @@ class Patience:
     each outage, before the verb is tried again: to prepare the new connection, and to take note.
     """
 
-    def __init__(self, alias: str, pause: Callable[[float], bool], back: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        alias: str,
+        pause: Callable[[float], bool],
+        back: Callable[[], None],
+        turn: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         self._alias = alias
+        #: Held while a verb runs; see :class:`~rivet_workflows.worker.atomic.WriteTurn`.
+        self.turn = turn
         self._pause = pause
         self._back = back
         #: Outages that were got over.
@@ -47,7 +56,8 @@ class Patience:
     def __call__(self, verb: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """``verb(*args)``, however long the database is away. Raises :class:`GivenUp`."""
         try:
-            return verb(*args, **kwargs)
+            with self.turn():
+                return verb(*args, **kwargs)
         except OUTAGES as error:
             if _is_ours(error):
                 raise
@@ -72,7 +82,8 @@ class Patience:
             try:
                 if not busy:
                     self._back()
-                result = verb(*args, **kwargs)
+                with self.turn():
+                    result = verb(*args, **kwargs)
             except OUTAGES as again:
                 if _is_ours(again):
                     raise

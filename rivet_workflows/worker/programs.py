@@ -24,7 +24,7 @@ def make_program(actor_type: ActorType, actor_id: UUID, key: str | tuple[str, ..
         raise LookupError(f"{actor_type.name} has no workflow: its class defines no run")
     options = actor_type.options
     return Program(
-        run=functools.partial(run, actor) if not hasattr(run, "__get__") else run.__get__(actor, type(actor)),
+        run=functools.partial(run, actor),
         owner=actor_type.cls,
         code=actor_type.code,
         unique_names=options.unique_names,

@@ -17,7 +17,9 @@ from typing import Any
 from asgiref.sync import iscoroutinefunction
 
 from rivet_workflows.crashpoints import crashpoint
+from rivet_workflows.records import Commit, CommitItem, CommitResult
 from rivet_workflows.worker.aioloop import StepLoop
+from rivet_workflows.worker.atomic import Atomics, Handover, run_atomic
 from rivet_workflows.worker.attempt import Attempt
 from rivet_workflows.worker.connections import Outages
 from rivet_workflows.worker.context import StepEnvironment
@@ -47,6 +49,8 @@ class _StepJob:
         if attempt.settled:
             return True
         crashpoint("before-body")
+        if attempt.start.options.atomic:
+            return runner._run_atomic(attempt)
         try:
             value = attempt.call()
         except BaseException as error:
@@ -102,10 +106,14 @@ class StepRunner:
         threads: int,
         concurrency: int,
         exhausted: Callable[[], None] = lambda: None,
+        atomics: Atomics | None = None,
     ) -> None:
         self._env = env
         self._deliver = deliver
+        self._atomics = atomics or Atomics("default", lambda item: CommitResult(item.actor_id, Commit.OK))
         self._running: dict[StepToken, Attempt] = {}
+        #: Atomic steps whose function has returned and whose transaction is open.
+        self._handovers: dict[StepToken, Handover] = {}
         self.outages = Outages()
         self._threads = Threads(threads, "rivet-step", self.outages, exhausted)
         # Apart from the steps', so that a merge never waits for a slow step.
@@ -145,6 +153,8 @@ class StepRunner:
         """The worker cannot wait any longer: report everything that is not settled as abandoned."""
         attempts = [attempt for token in list(self._running) if (attempt := self._take(token)) is not None]
         self._loop.cancel(attempts)
+        for token in list(self._handovers):
+            self.abort_atomic(token)
         for attempt in attempts:
             self._deliver(attempt.start.token, attempt.abandoned())
 
@@ -163,7 +173,51 @@ class StepRunner:
             and ended
         )
 
+    def commit_atomic(self, token: StepToken, item: CommitItem) -> None:
+        """The core's answer to an atomic step: commit this in its transaction."""
+        handover = self._handovers.pop(token, None)
+        if handover is not None:
+            handover.answer(item)
+
+    def abort_atomic(self, token: StepToken) -> None:
+        """Or: roll it back."""
+        handover = self._handovers.pop(token, None)
+        if handover is not None:
+            handover.answer(None)
+
     # -- on the threads of the steps
+
+    def _run_atomic(self, attempt: Attempt) -> bool:
+        token, handover = attempt.start.token, Handover()
+
+        def hand_over(report: StepReport) -> Handover:
+            self._handovers[token] = handover
+            self._deliver(token, report)
+            return handover
+
+        try:
+            with self._atomics.turn.of_step():
+                report, result = run_atomic(
+                    attempt,
+                    alias=self._atomics.alias,
+                    settle=lambda: self._take(token) is not None,
+                    hand_over=hand_over,
+                    commit=self._atomics.commit,
+                )
+        except Exception as error:
+            self._handovers.pop(token, None)
+            if handover.item is None:
+                # The transaction could not be begun, or broke before the core had heard of its end.
+                if self._take(token) is not None:
+                    self._deliver(token, attempt.failed(error))
+                return False
+            report, result = None, self._atomics.resolve(handover.item, error)
+        crashpoint("after-body")
+        if report is not None:
+            self._deliver(token, report)
+        if result is not None:
+            self._atomics.committed(result)
+        return result is not None
 
     def _take(self, token: StepToken) -> Attempt | None:
         """Settle: whoever gets the attempt here decides how it ended. Atomic, as ``dict.pop`` is."""

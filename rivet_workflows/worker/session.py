@@ -136,11 +136,13 @@ class Session:
             self._after_outage()
         if mail.poll:
             self._poll_at = 0.0
-        if not (mail.reports or mail.remerged or mail.rung):
+        if not (mail.reports or mail.remerged or mail.rung or mail.committed):
             return
         self._dry = False
         core, now = self._core, self._time.now()
         with workflow_code():
+            if mail.committed:
+                core.committed(mail.committed, now)
             for token, report in mail.reports:
                 core.step_done(token, report, now)
             for actor_id, write in mail.remerged:
@@ -150,6 +152,17 @@ class Session:
                 core.rung(held, now)
         if len(held) < len(mail.rung):
             self._work = True
+
+    def serve_atomics(self) -> None:
+        """Answer atomic steps that have returned, in the middle of whatever this thread waits for."""
+        reports = self._inbox.take_atomics()
+        if not reports:
+            return
+        with workflow_code():
+            for token, report in reports:
+                self._core.step_done(token, report, self._time.now())
+            answers = self._core.take_atomics()
+        self._carrier.answer_atomics(answers)
 
     def _after_outage(self) -> None:
         """Bells may have been missed, other threads' connections are as dead as ours was, and an answer may be lost:

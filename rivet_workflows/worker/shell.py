@@ -24,11 +24,13 @@ from rivet_workflows import codec, keys
 from rivet_workflows.client.actions import run_hook
 from rivet_workflows.conf import settings
 from rivet_workflows.engine import Program
-from rivet_workflows.records import Claimed, CommitItem
+from rivet_workflows.records import Claimed, Commit, CommitItem, CommitResult
 from rivet_workflows.registry import ActorType, registry
 from rivet_workflows.store import bells
+from rivet_workflows.store.errors import UnknownOutcome
 from rivet_workflows.store.listening import Listener
 from rivet_workflows.worker import guard
+from rivet_workflows.worker.atomic import Atomics, WriteTurn
 from rivet_workflows.worker.carry import Carrier
 from rivet_workflows.worker.connections import close_all, drop
 from rivet_workflows.worker.context import StepEnvironment
@@ -118,14 +120,18 @@ class Worker:
             vars=self._vars,
             client=StepClient,
         )
+        self._turn = WriteTurn(store.vendor == "sqlite")
         self._runner = StepRunner(
             self._env,
             self._inbox.report,
             threads=options.threads,
             concurrency=options.concurrency,
             exhausted=self._exhausted,
+            atomics=Atomics(
+                store.alias, self._commit_atomic, self._resolve_atomic, self._inbox.committed, self._turn
+            ),
         )
-        self._db = Patience(store.alias, self.control.pause, self._prepare_connection)
+        self._db = Patience(store.alias, self.control.pause, self._prepare_connection, self._turn.of_core)
         self._failures = FailureTeller(self._runner, registry.get, _run_error_hook)
         self._thread = threading.Thread(target=self._serve, name="rivet-core", daemon=True)
         self._ready = threading.Event()
@@ -157,6 +163,27 @@ class Worker:
         """Interrupt running steps, hand back what can be handed back at once."""
         self.control.leave(exit_code)
         self._inbox.wake()
+
+    # -- the step threads
+
+    def _commit_atomic(self, item: CommitItem) -> CommitResult:
+        """In the open transaction of an atomic step; waits for locked rows, as nothing else would come of waiting."""
+        (result,) = self._store.commit_group([item], wait=True)
+        return result
+
+    def _resolve_atomic(self, item: CommitItem, error: BaseException) -> CommitResult:
+        """The transaction of an atomic step ended in an error: was it committed?"""
+        if not isinstance(error, (UnknownOutcome, *OUTAGES)):
+            return CommitResult(item.actor_id, Commit.REFUSED, f"{type(error).__name__}: {error}")
+        while not self.control.leaving:
+            drop(self._store.alias)
+            try:
+                (result,) = self._store.resolve([item])
+            except (UnknownOutcome, *OUTAGES):
+                time.sleep(0.2)  # the database is away: nothing rings when it is back
+            else:
+                return result
+        return CommitResult(item.actor_id, Commit.STALE)
 
     # -- the core's thread
 
@@ -228,7 +255,7 @@ class Worker:
             now=self._time.now,
             ring=self._ring,
         )
-        return Session(
+        session = Session(
             worker_id,
             core,
             carrier,
@@ -241,6 +268,8 @@ class Worker:
             types=codes,
             habits=self.options.habits,
         )
+        self._turn.serve = session.serve_atomics
+        return session
 
     def _codes(self) -> dict[str, str]:
         """The actors to run, each with the hash of its code."""
