@@ -50,6 +50,7 @@ class WorkerProcess:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
+            process_group=0,
         )
         self.lines: list[str] = []
         self._changed = threading.Condition()
@@ -99,7 +100,7 @@ class WorkerProcess:
         return code
 
     def kill(self) -> None:
+        """End it, with children that have stayed in its group (those of ``--processes`` end by themselves)."""
         with suppress(ProcessLookupError):
-            self.process.send_signal(signal.SIGCONT)
-            self.process.kill()
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(LONG)

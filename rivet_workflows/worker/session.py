@@ -265,6 +265,8 @@ class Session:
                 self._db(self._store.forget_worker, dead)
 
     def _take_up(self, claimed: list[Claimed]) -> None:
+        """Hand actors to the core. Here is where ``create_vars`` and ``on_wake`` belong (an errand of the runner's, at
+        whose end the core gets the actor), and where ``Carrier`` lets go of one is where ``on_sleep`` does."""
         for one in claimed:
             if one.unreadable:
                 logger.error("%s/%s cannot be read: %s", one.name, shown(one.key), one.unreadable)

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+from rivet_workflows.client.invoking import invoke
 from rivet_workflows.exceptions import RivetError
+from rivet_workflows.worker import guard
 from rivet_workflows.worker.context import StepContext
 
 
@@ -14,8 +16,8 @@ from rivet_workflows.worker.context import StepContext
 class VarsTable:
     """The ``vars`` of every actor that the worker holds, by holding: a new one starts with new vars.
 
-    ``create_vars`` needs a context of its own and runs as the worker takes the actor up; until hooks are called
-    there, it is called at the first touch, with the context of the touching step.
+    ``create_vars`` is called at the first touch, with the context of the touching step. When the hooks of taking up
+    and letting go are built (``on_wake``, ``on_sleep``), it moves there: see ``Session._take_up``.
     """
 
     _of: dict[tuple[UUID, int], Any] = field(default_factory=dict)
@@ -41,7 +43,8 @@ class VarsTable:
         kind = context.actor_type
         hook = kind.hooks.get("create_vars")
         if hook is not None:
-            return hook(kind.bind(context.actor_id, context.key), context)
+            with guard.outside_the_loop():
+                return invoke(hook, kind.bind(context.actor_id, context.key), context)
         if not kind.vars_enabled:
             raise RivetError(f"{kind.name} declares no vars: add `vars = …` to the class")
         return kind.initial_vars()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sqlite3
 import time
 from collections import Counter
@@ -277,3 +278,40 @@ def test_children_end_with_their_supervisor(start, side: SideDatabase):
 @sidedb.sqlite_only
 def test_a_burst_of_several_processes_ends(start, side: SideDatabase):
     assert start("--processes", "2", "--burst").wait() == 0
+
+
+# -- the development server ------------------------------------------------------------------------------
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@sidedb.sqlite_only
+def test_rivet_dev_serves_and_works_and_hands_back(start, side: SideDatabase, ledger: Path):
+    process = start(f"127.0.0.1:{free_port()}", "--noreload", command="rivet_dev")
+    handle = client.create("ledgered", "l")
+    assert handle.result(timeout=LONG) == 6
+    process.signal(signal.SIGTERM)
+    assert process.wait() == 0, process.log
+    assert WorkerRow.objects.using(side.alias).count() == 0
+
+
+@sidedb.sqlite_only
+def test_rivet_dev_begins_anew_when_code_changes(start, side: SideDatabase):
+    from tests.sideapp import actors
+
+    process = start(f"127.0.0.1:{free_port()}", command="rivet_dev")
+    process.wait_ready()
+
+    def ended() -> bool:
+        """The reloader compares with what it saw at its own first look, so once is not enough."""
+        os.utime(str(actors.__file__))
+        return "has ended: the server ends or reloads" in process.log
+
+    until(ended, process)
+    process.wait_for(r"Worker \d+ .* runs ", 2)
+    process.signal(signal.SIGTERM)
+    process.wait()

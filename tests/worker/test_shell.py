@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.db import OperationalError, connections, transaction
 
 from rivet_workflows import Actor, Event, Queue, action, client
@@ -667,3 +668,72 @@ def test_an_action_in_a_long_transaction_delays_its_own_actor_alone(workers: Wor
         until(lambda: all(handle.status().state == "completed" for handle in handles[1:]))
         assert handles[0].status().state != "completed"
     until(lambda: handles[0].status().state == "completed")
+
+
+@sidedb.postgres_only
+def test_steps_share_few_connections(workers: Workers):
+    seen: set[int] = set()
+
+    def pid() -> int:
+        with connections[sidedb_alias()].cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid()")
+            return int(cursor.fetchone()[0])
+
+    class Asking(Actor):
+        async def run(self, ctx):
+            for n in range(20):
+                await ctx.step("sync", self.sync, n)
+                await ctx.step("async", self.asynchronous, n)
+
+        def sync(self, step, n):
+            seen.add(pid())
+
+        async def asynchronous(self, step, n):
+            seen.add(await sync_to_async(pid)())
+
+    for n in range(20):
+        client.create(Asking, str(n))
+    workers.run_dry(threads=3, concurrency=4)
+    assert len(seen) <= 3 + 4
+
+
+@sidedb.postgres_only
+def test_a_connection_that_a_step_has_broken_is_replaced(workers: Workers):
+    class Breaking(Actor):
+        async def run(self, ctx):
+            await ctx.step("sync", self.sync, retry_backoff_base=0)
+            await ctx.step("async", self.asynchronous, retry_backoff_base=0)
+            await ctx.step("open", self.left_open)
+            return await ctx.step("after", self.use)
+
+        def use(self, step):
+            with connections[sidedb_alias()].cursor() as cursor:
+                cursor.execute("SELECT 1")
+                return cursor.fetchone()[0]
+
+        def sync(self, step):
+            with transaction.atomic(using=sidedb_alias()):
+                if step.attempt == 1:
+                    self.cut(step)
+                return self.use(step)
+
+        async def asynchronous(self, step):
+            return await sync_to_async(self.sync)(step)
+
+        def left_open(self, step):
+            transaction.set_autocommit(False, using=sidedb_alias())
+            self.use(step)
+
+        def cut(self, step):
+            """As a server that goes away would."""
+            import psycopg
+
+            with connections[sidedb_alias()].cursor() as cursor:
+                cursor.execute("SELECT pg_backend_pid()")
+                mine = cursor.fetchone()[0]
+            with psycopg.connect(workers.side.url, autocommit=True) as other:
+                other.execute("SELECT pg_terminate_backend(%s)", [mine])
+
+    handle = client.create(Breaking, "b")
+    workers.run_dry(threads=1, concurrency=1)
+    assert handle.result(timeout=0) == 1
