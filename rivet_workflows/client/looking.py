@@ -85,7 +85,8 @@ def events_of(actor_id: UUID, *, after: int = 0, limit: int = PAGE) -> EventPage
 
 
 def last_events(actor_ids: Sequence[UUID]) -> dict[UUID, int]:
-    """The newest event's ``seq`` of each of these actors that exists; 0 where there was none yet. Two queries per 500."""
+    """The newest event's ``seq`` of each of these actors that exists; 0 where there was none yet. Two queries per
+    500."""
     from rivet_workflows.models import Actor, Run
 
     alias, found = settings.DATABASE, {}
