@@ -5,7 +5,7 @@ Pure: works on :class:`~rivet_workflows.records.Entry` rows and on the ``infligh
 An open entry is ``{"s": seq, "p": scope, "n": name, "k": kind, "t": started_at}`` plus, where they apply:
 ``o`` occurrence (1 when absent), ``a`` number of the attempt, ``b`` when a failed step is tried again, ``x`` the
 attempts that ended, ``d`` deadline, ``q`` the queue names waited for (null: any), ``i`` iteration of a loop and ``v``
-its state, ``bn`` names of branches, ``in`` what the call was made with.
+its state, ``bn`` names of branches (of a map: how many items), ``in`` what the call was made with.
 """
 
 from __future__ import annotations
@@ -102,7 +102,8 @@ def build(rows: Iterable[Entry], inflight: str) -> list[HistoryEntry]:
     openers: dict[int, _Opener] = {}
     for seq, entry in opened.items():
         label = _label(entry["n"], entry.get("o", 1))
-        openers[seq] = _Opener(Kind(entry["k"]), label, entry.get("bn") or ())
+        branches = entry.get("bn")
+        openers[seq] = _Opener(Kind(entry["k"]), label, branches if isinstance(branches, list) else ())
     for seq, row in finished.items():
         openers[seq] = _Opener(
             Kind(row.kind), _label(row.name, row.occurrence), _branches(row.kind, row.input)
