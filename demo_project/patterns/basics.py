@@ -153,7 +153,7 @@ def close_export(step: Any) -> int:
     return len(step.state.lines)
 
 
-# -- setup and teardown, in the worker's memory
+# -- setup in the worker's memory
 
 
 @dataclass
@@ -163,25 +163,21 @@ class FeedState:
 
 @dataclass
 class FeedVars:
-    connection: list[str] | None = None
+    connection: list[str]
 
 
 class Feed(Pattern):
-    """Setup and teardown around the time that a worker holds the actor: a connection, a cache, a model in memory.
+    """Setup for as long as a worker holds the actor: a connection, a cache, a model in memory.
 
-    Use it for what cannot be stored. ``vars`` are made anew by every worker that takes the actor up, and
-    ``on_sleep`` is not called by ``kill -9``: nothing that must survive belongs there.
+    Use it for what cannot be stored. Every worker that takes the actor up makes ``vars`` anew, so nothing that must
+    survive belongs there.
     """
 
     state = FeedState
-    vars = FeedVars
     ticks = Queue(str)
 
-    def on_wake(self, c: Any) -> None:
-        c.vars.connection = ["connected"]
-
-    def on_sleep(self, c: Any) -> None:
-        c.vars.connection = None
+    def create_vars(self, c: Any) -> FeedVars:
+        return FeedVars(connection=["connected"])
 
     async def run(self, ctx: Any) -> None:
         async for turn in ctx.loop("ticks"):

@@ -23,7 +23,7 @@ from patterns.messages import (
 )
 from patterns.timers import Build, Rates, Transcript, Trial
 from patterns.together import Auction, Dashboard, Desk, Dispatcher, Supplier, Task, Tender, WordCount
-from patterns.versions import Billing, Onboarding
+from patterns.versions import Billing, Onboarding, tick_off, write_invoice
 from rivet_workflows import StepExhausted, StepFailed
 
 
@@ -325,31 +325,27 @@ def test_sync_hears_of_its_failure(rivet: Any) -> None:
 # -- versions
 
 
-def test_onboarding_goes_on_where_the_old_step_was(rivet: Any) -> None:
-    async def as_it_was(self: Any, ctx: Any) -> None:
-        await ctx.step("collect-papers", collect)
-        await ctx.step("fax-contract", collect)
-        await ctx.sleep("wait-for-post", 60)
+async def with_a_fax(self: Any, ctx: Any) -> None:
+    """The code before the change."""
+    await ctx.step("collect-papers", tick_off, "papers")
+    await ctx.step("fax-contract", tick_off, "fax")
+    await ctx.queue.next("wait-signature", names=[Onboarding.signatures])
 
-    rivet.deploy(Onboarding, run=as_it_was)
-    actor = rivet.client.get_or_create(Onboarding, "old")
+
+def test_onboarding_goes_on_where_old_code_had_a_fax(rivet: Any) -> None:
+    as_it_is = Onboarding.run
+    rivet.deploy(Onboarding, run=with_a_fax)
+    actor = rivet.client.get_or_create(Onboarding, "ada")
     rivet.run_until_idle()
-    rivet.deploy(Onboarding, run=onboarding_now)
-    rivet.advance(seconds=61)
-    assert actor.result() == ["papers", "fax", "signature"]
-
-
-def collect(step: Any) -> None:
-    step.state.done.append({"collect-papers": "papers"}.get("", "papers" if not step.state.done else "fax"))
-
-
-async def onboarding_now(self: Any, ctx: Any) -> Any:
-    await ctx.removed("wait-for-post", "sleep")
-    return await Onboarding.run(self, ctx)
+    rivet.deploy(Onboarding, run=as_it_is)
+    actor.send("signatures", "Ada")
+    assert finished(rivet, actor) == ["papers", "fax", "filed online"]
 
 
 def test_onboarding_from_scratch(rivet: Any) -> None:
-    assert finished(rivet, rivet.client.get_or_create(Onboarding, "new")) == ["papers", "signature"]
+    actor = rivet.client.get_or_create(Onboarding, "bob")
+    actor.send("signatures", "Bob")
+    assert finished(rivet, actor) == ["papers", "filed online"]
 
 
 def test_billing_bills_new_months_by_mail(rivet: Any) -> None:
@@ -357,3 +353,24 @@ def test_billing_bills_new_months_by_mail(rivet: Any) -> None:
     actor.send("months", "June")
     rivet.run_until_idle()
     assert actor.get_state().invoices == ["June by mail"]
+
+
+async def on_paper_alone(self: Any, ctx: Any) -> None:
+    """The code before the change."""
+    async for turn in ctx.loop("months"):
+        month = await turn.queue.next("wait-month", names=[Billing.months])
+        await turn.step("bill", write_invoice, f"{month.body} on paper")
+        await turn.sleep("post", 60)
+
+
+def test_billing_finishes_the_month_that_it_began_on_paper(rivet: Any) -> None:
+    as_it_is = Billing.run
+    rivet.deploy(Billing, run=on_paper_alone)
+    actor = rivet.client.get_or_create(Billing, "acme")
+    actor.send("months", "June")
+    rivet.run_until_idle()
+    rivet.deploy(Billing, run=as_it_is)
+    actor.send("months", "July")
+    rivet.advance(seconds=61)
+    rivet.run_until_idle()
+    assert actor.get_state().invoices == ["June on paper", "July by mail"]

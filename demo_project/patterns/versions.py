@@ -19,17 +19,19 @@ class OnboardingState:
 class Onboarding(Pattern):
     """Versioned evolution: a step was taken out, another came in.
 
-    Use it when old runs need not do what they once began differently. Earlier code had a step ``fax-contract``; runs
-    that have it on record go on here, because ``removed`` says that it is meant to be gone. Without that line
-    they would be set aside with a message that says so.
+    Use it when runs that began under the old code may go on under the new. That one had a step ``fax-contract`` here;
+    ``removed`` says that it is meant to be gone. Without that line, runs that have it on record would be set aside
+    with a message that says so.
     """
 
     state = OnboardingState
+    signatures = Queue(str)
 
     async def run(self, ctx: Any) -> list[str]:
         await ctx.step("collect-papers", tick_off, "papers")
         await ctx.removed("fax-contract", "step")
-        await ctx.step("sign-online", tick_off, "signature")
+        await ctx.queue.next("wait-signature", names=[Onboarding.signatures])
+        await ctx.step("file-online", tick_off, "filed online")
         return await ctx.step(list_done)
 
 
@@ -66,6 +68,7 @@ class Billing(Pattern):
                 await turn.step("bill", write_invoice, f"{month.body} on paper")
             else:
                 await turn.step("bill-by-mail", write_invoice, f"{month.body} by mail")
+            await turn.sleep("post", 60)
 
 
 def write_invoice(step: Any, invoice: str) -> None:
