@@ -75,7 +75,8 @@ def demo(var: Path, options: argparse.Namespace, started: float) -> None:
         worker = Worker(processes, var / "worker.pid")
         worker.start()
         watcher = EventWatcher(site.url, site.cookie_header(), "order_board", "main", "order_changed")
-        story = Story(site, payments_url, worker, processes, table.show)
+        pause = 0.0 if options.check else 0.15
+        story = Story(site, payments_url, worker, table.show, pause=pause)
         try:
             story.tell(deadline=started + CHECK_SECONDS if options.check else time.monotonic() + 300)
             ledger = story.ledger()

@@ -33,11 +33,12 @@ INSTALLED_APPS = [
 
 DATABASES = {"default": database.from_url(os.environ.get("DATABASE_URL", ""), VAR_DIR / "demo.sqlite3")}
 
-# <- Every key is optional. The defaults suit production; here a worker that was killed shall be missed at once.
+# <- Every key is optional. Here a worker that was killed shall be missed at once, and steps mostly wait for the
+#    payment service, so more of them may run at a time.
 RIVET_WORKFLOWS = {
     "LEASE": timedelta(seconds=2),
     "HEARTBEAT": timedelta(seconds=0.5),
-    "POLL_INTERVAL": timedelta(seconds=0.25),
+    "STEP_THREADS": 16,
 }
 
 # <- How events reach WebSockets. In memory is enough for one web process; several share a Redis.

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.processes import DemoFailed, Processes, Worker
+from runner.processes import DemoFailed, Worker
 from runner.site import Site, get_json
 
 GOOD_CARD, DECLINED_CARD = "4242-4242", "4000-0002"
 WAITING = "waiting for approval"
+#: Orders that the demo leaves undone before it places the next.
+OPEN_ORDERS = 14
 #: Statuses that an order ends with.
 ENDS = {"confirmed", "declined", "rejected", "sold out"}
 
@@ -59,22 +61,22 @@ class Story:
     site: Site
     payments_url: str
     worker: Worker
-    processes: Processes
     show: Callable[[list[dict[str, Any]], str], None]
     plans: list[Plan] = field(default_factory=plans)
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
     murders: list[Murder] = field(default_factory=list)
     decided: set[str] = field(default_factory=set)
     placed: int = 0
+    #: Seconds between two orders: for an audience.
+    pause: float = 0.0
 
     def tell(self, deadline: float) -> None:
         """Until every order is done; raises :class:`DemoFailed` when that takes past ``deadline`` (monotonic)."""
-        third = len(self.plans) // 3
-        self.kill_in_the_act(deadline, placing=2 * third - 2)
+        self.kill_in_the_act(deadline, placing=len(self.plans) - 14)
         # Nobody works now. What is ordered meanwhile must wait, not vanish.
-        self.place(self.placed + 2)
+        self.place(self.placed + 3)
         self.worker.start()
-        self.kill_in_the_act(deadline, placing=3 * third - 2)
+        self.kill_in_the_act(deadline, placing=len(self.plans) - 3)
         self.place(len(self.plans))
         self.worker.start()
         self.wait_for(lambda: self.reminded() and self.decide(), deadline, "orders that wait for approval")
@@ -85,23 +87,27 @@ class Story:
             body = {"sku": plan.sku, "quantity": plan.quantity, "card": plan.card}
             self.site.rest("PUT", "actors/", {"name": "order", "key": plan.key, "input": body})
             self.placed += 1
+            time.sleep(self.pause)
 
     def kill_in_the_act(self, deadline: float, placing: int) -> None:
         """SIGKILL at the worst moment there is: money has moved, and the worker has not heard of it yet.
 
-        Orders keep coming in until then, up to ``placing`` of them.
+        Not before this worker has finished a few orders. Meanwhile new ones come in as others are done, up to
+        ``placing`` of them.
         """
-        charges = len(self.ledger()["charges"])
-        looked = 0.0
-        while not (charged := self.being_charged(since=charges)):
+        before, looked = self.finished(), 0.0
+        while True:
             self.worker.check()
-            if time.monotonic() > deadline:
-                raise DemoFailed("time is up, and no card was being charged: there was nothing to interrupt")
-            if self.placed < placing:
-                self.place(self.placed + 1)
-            elif time.monotonic() - looked > 0.3:
+            if time.monotonic() - looked > 0.25:
                 self.look()
+                self.show(list(self.rows.values()), "")
                 looked = time.monotonic()
+            if self.finished() >= before + 3 and (charged := self.being_charged()):
+                break
+            if time.monotonic() > deadline:
+                raise DemoFailed("time is up, and there was no card being charged: nothing to interrupt")
+            if self.placed - self.finished() < OPEN_ORDERS and self.placed < placing:
+                self.place(self.placed + 1)
             time.sleep(0.01)
         self.worker.kill()
         self.look()
@@ -111,13 +117,12 @@ class Story:
             list(self.rows.values()), f"kill -9 no. {self.worker.kills}, while charging {', '.join(orders)}"
         )
 
-    def being_charged(self, since: int) -> list[dict[str, Any]]:
-        """Calls whose charge is made and whose answer is not given; empty while this worker has done little yet."""
-        ledger = self.ledger()
-        if len(ledger["charges"]) < since + 3 or self.placed < 8:
-            return []
-        # A late answer is late by a second; one that is due within a moment may have arrived already.
-        return [call for call in ledger["in_flight"] if call["charged"] and call["seconds"] < 0.6]
+    def being_charged(self) -> list[dict[str, Any]]:
+        """Calls whose charge is made and whose answer is not given yet.
+
+        A late answer is late by a second; one that is due within a moment may have arrived already.
+        """
+        return [call for call in self.ledger()["in_flight"] if call["charged"] and call["seconds"] < 0.6]
 
     def ledger(self) -> dict[str, Any]:
         found: dict[str, Any] = get_json(f"{self.payments_url}/ledger")
