@@ -13,7 +13,7 @@ from typing import Any
 
 from rivet_workflows import codec
 from rivet_workflows.conf import settings
-from rivet_workflows.exceptions import CriticalError, ErrorInfo, PayloadTooLarge, dotted_name
+from rivet_workflows.exceptions import ErrorInfo, PayloadTooLarge, dotted_name
 from rivet_workflows.worker.context import StepContext, StepEnvironment
 from rivet_workflows.worker.orders import Effects, StepReport, StepStart
 
@@ -34,11 +34,6 @@ class Attempt:
     def call(self) -> Any:
         """Call the step's function. An ``async def`` gives its coroutine."""
         start = self.start
-        if start.options.atomic:
-            raise CriticalError(
-                "atomic=True is not there yet in this version, and without it the promise would be broken: leave it "
-                "out, and guard the step's own writes by step.idempotency_key"
-            )
         if start.options.context or start.is_rollback:
             return start.function(self.context, *start.args, **start.kwargs)
         return start.function(*start.args, **start.kwargs)
