@@ -32,7 +32,7 @@ def reordered(function: Callable[..., Any]) -> Callable[..., Any]:
     plain = getattr(function, "__func__", function)
     if not isinstance(plain, FunctionType):
         return function
-    code = _compiled(plain)
+    code = _compiled(plain.__code__)
     if code is None:
         return function
     cells = dict(zip(plain.__code__.co_freevars, plain.__closure__ or (), strict=True))
@@ -84,15 +84,16 @@ class _Turn(ast.NodeTransformer):
 
 
 @lru_cache(maxsize=512)
-def _compiled(function: FunctionType) -> CodeType | None:
-    """The code of the turned function; None where there is no source, or nothing to turn."""
+def _compiled(original: CodeType) -> CodeType | None:
+    """The code of the turned function; None where there is no source, or nothing to turn. Kept by code, which a class
+    that each test declares anew has in common."""
     try:
-        lines, first = inspect.getsourcelines(function)
+        lines, first = inspect.getsourcelines(original)
         tree = ast.parse(textwrap.dedent("".join(lines)))
     except (OSError, TypeError, SyntaxError):
         return None
     made = tree.body[0] if len(tree.body) == 1 else None
-    if not isinstance(made, ast.AsyncFunctionDef | ast.FunctionDef) or made.name != function.__code__.co_name:
+    if not isinstance(made, ast.AsyncFunctionDef | ast.FunctionDef) or made.name != original.co_name:
         return None
     turn = _Turn()
     made.body = [turn.visit(statement) for statement in made.body]
@@ -101,13 +102,13 @@ def _compiled(function: FunctionType) -> CodeType | None:
     made.decorator_list = []
     _strip(made)
     # A function around it, whose parameters are the variables it closes over.
-    free = [*function.__code__.co_freevars, _NAME]
+    free = [*original.co_freevars, _NAME]
     around = ast.parse(f"def around({', '.join(free)}):\n    pass").body[0]
     assert isinstance(around, ast.FunctionDef)
     around.body = [made]
     module = ast.fix_missing_locations(ast.Module([around], []))
     ast.increment_lineno(made, first - 1)
-    code = compile(module, function.__code__.co_filename, "exec", dont_inherit=True)
+    code = compile(module, original.co_filename, "exec", dont_inherit=True)
     found = _code_named(_code_named(code, "around"), made.name)
     if found is None or not set(found.co_freevars) <= set(free):
         return None

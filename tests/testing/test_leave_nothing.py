@@ -24,7 +24,6 @@ def look(blocker):
     with blocker.unblock():
         for model in [*apps.get_app_config("rivet_workflows").get_models(), Group]:
             assert not model._default_manager.exists(), model
-        connection.close()
 
 
 @pytest.fixture(autouse=True)
