@@ -13,7 +13,7 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Callable, Iterable
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
@@ -29,6 +29,8 @@ def other_order(iterable: Any) -> Iterable[Any]:
 
 def reordered(function: Callable[..., Any]) -> Callable[..., Any]:
     """``function`` with its sets turned round; ``function`` itself where that cannot be done, or changes nothing."""
+    if isinstance(function, partial):
+        return partial(reordered(function.func), *function.args, **function.keywords)
     plain = getattr(function, "__func__", function)
     if not isinstance(plain, FunctionType):
         return function

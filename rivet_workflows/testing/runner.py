@@ -15,14 +15,16 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
 from django.db import Error, connections
 
+from rivet_workflows.records import Commit, CommitItem, CommitResult
 from rivet_workflows.testing.here import HereExecutor, HereLoop
-from rivet_workflows.testing.rules import Rules, WorkerDied, error_of
-from rivet_workflows.worker.attempt import Attempt
+from rivet_workflows.testing.rules import Rule, Rules, WorkerDied, error_of
+from rivet_workflows.worker.atomic import Handover, run_atomic
+from rivet_workflows.worker.attempt import Attempt, describe
 from rivet_workflows.worker.context import StepContext, StepEnvironment
 from rivet_workflows.worker.orders import StepReport, StepStart, StepToken
 from rivet_workflows.worker.runner import _is_async
@@ -52,13 +54,35 @@ class _Context(StepContext):
 
 
 class _Attempt(Attempt):
-    __slots__ = ("late", "task", "timer")
+    __slots__ = ("fails_after", "task", "timer")
 
     def __init__(self, start: StepStart, env: StepEnvironment) -> None:
         super().__init__(start, env)
         self.context = _Context(start, env)
         self.task: asyncio.Task[Any] | None = None
         self.timer: asyncio.TimerHandle | None = None
+        #: Of an atomic step: what it raises once its work is done.
+        self.fails_after: Rule | None = None
+
+    def call(self) -> Any:
+        """Call the step's function."""
+        value = super().call()
+        if self.fails_after is not None:
+            raise error_of(self.fails_after)
+        return value
+
+
+class Atomics(Protocol):
+    """What the runner asks of the worker for atomic steps."""
+
+    def answer(self, token: StepToken, report: StepReport) -> CommitItem | None:
+        """What to commit in the step's transaction; None: roll it back."""
+
+    def commit(self, item: CommitItem) -> CommitResult:
+        """Write it, in the open transaction."""
+
+    def committed(self, result: CommitResult) -> None:
+        """What became of it, once the transaction is over."""
 
 
 class HereRunner:
@@ -70,12 +94,14 @@ class HereRunner:
         rules: Rules,
         loop: HereLoop,
         deliver: Callable[[StepToken, StepReport], None],
+        atomics: Atomics,
         alias: str,
     ) -> None:
         self._env = env
         self._rules = rules
         self._loop = loop
         self._deliver = deliver
+        self._atomics = atomics
         self._alias = alias
         self._waiting: deque[_Attempt] = deque()
         self._errands: deque[Callable[[], None]] = deque()
@@ -116,6 +142,12 @@ class HereRunner:
     def errand(self, function: Callable[[], None]) -> None:
         """Run ``function`` soon. What it raises is logged."""
         self._errands.append(function)
+
+    def commit_atomic(self, token: StepToken, item: CommitItem) -> None:
+        """Atomic steps are answered where they return; there is none that waits."""
+
+    def abort_atomic(self, token: StepToken) -> None:
+        """Likewise."""
 
     # -- work
 
@@ -160,6 +192,8 @@ class HereRunner:
             start.function = stub.function
         if _is_async(start.function):
             self._begin_async(attempt, None)
+        elif start.options.atomic and not start.is_rollback:
+            self._call_atomic(attempt)
         else:
             self._call(attempt)
 
@@ -183,6 +217,40 @@ class HereRunner:
             self._end(attempt, attempt.timed_out())
         else:
             self._returned(attempt, value)
+
+    def _call_atomic(self, attempt: _Attempt) -> None:
+        """An atomic step: the worker's own :func:`run_atomic`, whose core answers at once, as it is in this thread."""
+        start, handover = attempt.start, Handover()
+        attempt.context.deadline = None if attempt.timeout is None else time.monotonic() + attempt.timeout  # type: ignore[attr-defined]
+        attempt.fails_after = self._rules.take(start, "fail_after")
+
+        def settle() -> bool:
+            if not _is_late(attempt):
+                return self._settle(start.token) is not None
+            self._end(attempt, attempt.timed_out())
+            return False
+
+        def hand_over(report: StepReport) -> Handover:
+            if self._rules.take(start, "after_run"):
+                raise WorkerDied
+            handover.answer(self._atomics.answer(start.token, report))
+            return handover
+
+        try:
+            report, result = run_atomic(
+                attempt, alias=self._alias, settle=settle, hand_over=hand_over, commit=self._atomics.commit
+            )
+        except Exception as error:
+            if handover.item is None:
+                self._end(attempt, attempt.failed(error))
+                return
+            report, result = None, CommitResult(start.token.actor_id, Commit.REFUSED, describe(error).message)
+        if report is not None:
+            self._deliver(start.token, report)
+        if result is not None:
+            if result.outcome is Commit.OK and self._rules.take(start, "after_commit"):
+                raise WorkerDied
+            self._atomics.committed(result)
 
     def _returned(self, attempt: _Attempt, value: Any) -> None:
         failure = self._rules.take(attempt.start, "fail_after")

@@ -7,6 +7,7 @@ It is there only while it is told to run. What it carries out and how is the wor
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from uuid import UUID
 
@@ -27,6 +28,7 @@ from rivet_workflows.worker.core import Core, CoreLimits
 from rivet_workflows.worker.failures import FailureTeller
 from rivet_workflows.worker.guard import workflow_code
 from rivet_workflows.worker.inbox import Inbox
+from rivet_workflows.worker.orders import StepReport, StepToken
 from rivet_workflows.worker.programs import engine_limits
 from rivet_workflows.worker.shell import _program, _run_error_hook
 from rivet_workflows.worker.stepclient import StepClient
@@ -67,6 +69,10 @@ class _AtOnce:
     def __call__(self, verb: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return verb(*args, **kwargs)
 
+    def turn(self) -> AbstractContextManager[None]:
+        """Nobody else writes."""
+        return nullcontext()
+
     def recover(self, error: Exception) -> None:
         raise error
 
@@ -88,7 +94,7 @@ class HereWorker:
             client=StepClient,
         )
         self._loop = HereLoop(StepExecutor(self._store.alias))
-        self.runner = HereRunner(self._env, rules, self._loop, self._inbox.report, self._store.alias)
+        self.runner = HereRunner(self._env, rules, self._loop, self._inbox.report, self, self._store.alias)
         self._failures = FailureTeller(self.runner, registry.get, _run_error_hook)  # type: ignore[arg-type]
         self._limits = CoreLimits(
             engine=engine_limits(settings), max_parked=NEVER, evict_after=NEVER, max_active=NEVER
@@ -178,9 +184,10 @@ class HereWorker:
     def _hear(self, core: Core) -> bool:
         mail = self._inbox.take(0)
         now = self.clock.now()
-        if not (mail.reports or mail.remerged or mail.rung):
+        if not (mail.reports or mail.remerged or mail.rung or mail.committed):
             return False
         with workflow_code():
+            core.committed(mail.committed, now)
             for token, report in mail.reports:
                 core.step_done(token, report, now)
             for actor_id, write in mail.remerged:
@@ -253,6 +260,28 @@ class HereWorker:
             found = core.found
             self.die()
             raise found
+
+    # -- atomic steps, for the runner
+
+    def answer(self, token: StepToken, report: StepReport) -> CommitItem | None:
+        """What an atomic step that has returned commits in its transaction; None: roll it back."""
+        core = self._core
+        if core is None:
+            return None
+        with workflow_code():
+            core.step_done(token, report, self.clock.now())
+            answers = core.take_atomics()
+        self._raise_found(core)
+        return dict(answers.atomics).get(token)
+
+    def commit(self, item: CommitItem) -> CommitResult:
+        """In the step's open transaction."""
+        (result,) = self._store.commit_group([item], wait=True)
+        return result
+
+    def committed(self, result: CommitResult) -> None:
+        """Told to the core when it listens again."""
+        self._inbox.committed(result)
 
     # -- making a worker
 
