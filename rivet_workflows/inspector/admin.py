@@ -92,7 +92,7 @@ class ActorAdmin(ReadOnlyAdmin):
     list_filter = (LifecycleFilter, NameFilter)
     search_fields = ("key",)  # shows the search box; what it does is get_search_results
     search_help_text = _("A key, the beginning of one, or an id")
-    actions = [_bulk(operation) for operation in operations.OPERATIONS.values() if operation.bulk]  # noqa: RUF012
+    actions = [_bulk(operation) for operation in operations.OPERATIONS.values() if operation.bulk]
 
     # -- permissions
 

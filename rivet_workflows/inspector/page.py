@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -14,7 +13,7 @@ from rivet_workflows import keys
 from rivet_workflows.client import ActorStatus
 from rivet_workflows.client.results import status_of
 from rivet_workflows.inspector import reads
-from rivet_workflows.inspector.moments import instant, span
+from rivet_workflows.inspector.moments import Moment, moment, span
 from rivet_workflows.inspector.reading import Line, from_open, from_row
 from rivet_workflows.inspector.timeline import Tree, build, missing_openers
 from rivet_workflows.inspector.values import Failure, Value, failure, printable, value
@@ -57,8 +56,8 @@ class ActorPage:
     situation: Situation
     #: A step waits for its next attempt.
     retrying: bool
-    created_at: datetime | None
-    finished_at: datetime | None
+    created_at: Moment | None
+    finished_at: Moment | None
     lasted: str
     doc: str
     parent_id: UUID | None
@@ -95,8 +94,8 @@ def actor_page(row: dict[str, Any], window: Window, fleet: reads.Fleet) -> Actor
         status=found,
         situation=_situation(row, run, found, lines, fleet),
         retrying=any(line.status == "retrying" for line in lines),
-        created_at=instant(row["created_at"]),
-        finished_at=instant(row["finished_at"]),
+        created_at=moment(row["created_at"]),
+        finished_at=moment(row["finished_at"]),
         lasted=span(row["finished_at"] - row["created_at"]) if row["finished_at"] else "",
         doc=actor_type.doc.split("\n\n", 1)[0] if actor_type else "",
         parent_id=row["parent_id"],
@@ -190,7 +189,7 @@ def _situation(
     for worker in fleet.workers:
         if worker.id == run.get("owner_id"):
             name = worker_name(worker.host, worker.pid)
-            holder = Holder(worker.id, name, instant(worker.heartbeat_at), worker in alive)
+            holder = Holder(worker.id, name, moment(worker.heartbeat_at), worker in alive)
     return situation(
         found,
         lines,
@@ -198,7 +197,7 @@ def _situation(
         known=registry.find(row["name"]) is not None,
         runnable=any(f'"{row["name"]}"' in worker.codes for worker in alive if not worker.draining),
         holder=holder,
-        wake_at=instant(run.get("wake_at")),
+        wake_at=moment(run.get("wake_at")),
     )
 
 
@@ -215,8 +214,8 @@ def _messages(actor_id: UUID, more: set[str]) -> list[dict[str, Any]]:
             "anchor": f"m{row['id']}",
             "queue": printable(row["queue"]),
             "body": value(row["body_head"], reads.VALUE),
-            "sent_at": instant(row["sent_at"]),
-            "visible_at": instant(row["visible_at"]) if row["visible_at"] > row["sent_at"] else None,
+            "sent_at": moment(row["sent_at"]),
+            "visible_at": moment(row["visible_at"]) if row["visible_at"] > row["sent_at"] else None,
         }
         for row in rows
     ]
@@ -230,7 +229,7 @@ def _events(actor_id: UUID, more: set[str]) -> list[dict[str, Any]]:
             "anchor": f"v{row['seq']}",
             "name": printable(row["name"]),
             "payload": value(row["payload_head"], reads.VALUE),
-            "created_at": instant(row["created_at"]),
+            "created_at": moment(row["created_at"]),
         }
         for row in rows
     ]
@@ -246,8 +245,8 @@ def _schedules(actor_id: UUID, more: set[str]) -> list[dict[str, Any]]:
             "action": printable(row["action"]),
             "rule": printable(row["rule"]),
             "args": value(row["args_head"] or None, reads.VALUE),
-            "next_at": instant(row["next_at"]),
-            "last_at": instant(row["last_at"]),
+            "next_at": moment(row["next_at"]),
+            "last_at": moment(row["last_at"]),
         }
         for row in rows
     ]

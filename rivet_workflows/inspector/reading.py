@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from rivet_workflows.inspector import reads
-from rivet_workflows.inspector.moments import instant, span
+from rivet_workflows.inspector.moments import Moment, moment, span
 from rivet_workflows.inspector.values import Failure, Value, failure, failure_of, items, printable, value
 from rivet_workflows.records import EntryStatus, Kind
 
@@ -28,7 +27,7 @@ class Attempt:
     """One attempt that ended."""
 
     number: int
-    started_at: datetime | None
+    started_at: Moment | None
     took: str
     error: Failure | None
 
@@ -44,12 +43,12 @@ class Line:
     status: str
     #: In a few words, what it did or waits for.
     summary: str = ""
-    started_at: datetime | None = None
-    done_at: datetime | None = None
+    started_at: Moment | None = None
+    done_at: Moment | None = None
     #: How long after the actor was made it started, and how long it took.
     offset: str = ""
     took: str = ""
-    due_at: datetime | None = None
+    due_at: Moment | None = None
     attempts: list[Attempt] = field(default_factory=list)
     #: The attempt that runs or comes next; 0 where there are no attempts.
     attempt: int = 0
@@ -60,7 +59,7 @@ class Line:
     branches: Sequence[Any] | int = ()
     #: What was asked of the queues: their names, None for any.
     queues: tuple[str, ...] | None = None
-    rolled_back_at: datetime | None = None
+    rolled_back_at: Moment | None = None
     rollback: str = ""
     open: bool = False
     #: Why it cannot be read.
@@ -140,8 +139,8 @@ def _from_row(row: dict[str, Any], began: int | None) -> Line:
         label=_label(row["name"], row["occurrence"]),
         kind=kind,
         status=EntryStatus(row["status"]).label,
-        started_at=instant(started),
-        done_at=instant(done),
+        started_at=moment(started),
+        done_at=moment(done),
         offset=span(started - began) if began and started else "",
         took=span(done - started) if done and started else "",
         attempts=_attempts(items(row["attempts_head"])),
@@ -149,7 +148,7 @@ def _from_row(row: dict[str, Any], began: int | None) -> Line:
         input=None if kind in _NOTES else value(_arguments(kind, row["input_head"]), reads.VALUE),
         output=value(_result(kind, row["output_head"]), reads.VALUE),
         rollback=printable(row["rollback"] or ""),
-        rolled_back_at=instant(row["rolled_back_at"]),
+        rolled_back_at=moment(row["rolled_back_at"]),
     )
     if kind in (Kind.JOIN, Kind.RACE, Kind.MAP) and isinstance(note, list | int):
         line.branches = note
@@ -177,9 +176,9 @@ def _from_open(entry: dict[str, Any], began: int | None) -> Line:
         label=_label(entry["n"], entry.get("o", 1)),
         kind=kind,
         status=(EntryStatus.RETRYING if retry_at is not None else EntryStatus.RUNNING).label,
-        started_at=instant(started),
+        started_at=moment(started),
         offset=span(started - began) if began and started else "",
-        due_at=instant(retry_at if retry_at is not None else entry.get("d")),
+        due_at=moment(retry_at if retry_at is not None else entry.get("d")),
         attempts=attempts,
         attempt=int(entry.get("a") or 0),
         error=attempts[-1].error if attempts else None,
@@ -238,7 +237,7 @@ def _attempts(recorded: Any) -> list[Attempt]:
         shown.append(
             Attempt(
                 number,
-                instant(started),
+                moment(started),
                 span(done - started) if started and done else "",
                 failure_of(error) if isinstance(error, dict) else None,
             )

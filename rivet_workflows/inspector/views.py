@@ -21,7 +21,7 @@ from rivet_workflows.client import Handle
 from rivet_workflows.client.remote import problem_of
 from rivet_workflows.conf import settings
 from rivet_workflows.inspector import reads
-from rivet_workflows.inspector.moments import instant
+from rivet_workflows.inspector.moments import moment
 from rivet_workflows.inspector.operations import OPERATIONS, Operation, hidden_names, offered
 from rivet_workflows.inspector.page import ActorPage, Window, actor_page, key_text, status, worker_name
 from rivet_workflows.inspector.values import printable
@@ -255,8 +255,8 @@ def worker_view(admin: WorkerAdmin, request: HttpRequest, worker_id: str, extra:
         "original": worker,
         "state": state,
         "state_label": label,
-        "started_at": instant(worker.started_at),
-        "heartbeat_at": instant(worker.heartbeat_at),
+        "started_at": moment(worker.started_at),
+        "heartbeat_at": moment(worker.heartbeat_at),
         "codes": _codes(worker.codes),
         "held": _held(request, rows[:HELD]),
         "more": len(rows) > HELD,

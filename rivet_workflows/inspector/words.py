@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from rivet_workflows.client import ActorState, ActorStatus
+from rivet_workflows.inspector.moments import Moment, shown
 from rivet_workflows.inspector.reading import Line
 from rivet_workflows.records import Kind
 
@@ -39,7 +39,7 @@ class Fact:
     """A sentence, with a point in time in it (or none), and the entry it speaks of (or none)."""
 
     before: str
-    at: datetime | None = None
+    at: Moment | None = None
     after: str = ""
     seq: int | None = None
     warning: bool = False
@@ -51,7 +51,7 @@ class Holder:
 
     id: int
     name: str
-    heartbeat_at: datetime | None
+    heartbeat_at: Moment | None
     alive: bool
 
 
@@ -71,7 +71,7 @@ class Situation:
         return str(STATES[self.state])
 
 
-def fact(text: str, at: datetime | None = None, *, seq: int | None = None, warning: bool = False) -> Fact:
+def fact(text: str, at: Moment | None = None, *, seq: int | None = None, warning: bool = False) -> Fact:
     """A sentence; ``{when}`` in it stands for ``at``."""
     if at is None:
         return Fact(text.replace(WHEN, "?"), seq=seq, warning=warning)
@@ -87,7 +87,7 @@ def situation(
     known: bool,
     runnable: bool,
     holder: Holder | None,
-    wake_at: datetime | None = None,
+    wake_at: Moment | None = None,
 ) -> Situation:
     """The status in words.
 
@@ -123,7 +123,7 @@ def _tell_of_worker(
     name: str,
     runnable: bool,
     holder: Holder | None,
-    wake_at: datetime | None,
+    wake_at: Moment | None,
 ) -> None:
     if holder is not None:
         # When it was last heard of matters once it is not: while it lives that changes every second.
@@ -159,7 +159,7 @@ def _idle(said: Situation, status: ActorStatus, leaves: Sequence[Line]) -> None:
 def _pending(said: Situation, status: ActorStatus, leaves: Sequence[Line]) -> None:
     said.headline = _("Waits for a worker to take it up.")
     if status.since is not None:
-        said.facts.append(fact(_("Since {when}."), status.since))
+        said.facts.append(fact(_("Since {when}."), shown(status.since)))
 
 
 def _running(said: Situation, status: ActorStatus, leaves: Sequence[Line]) -> None:
@@ -240,14 +240,14 @@ def _tell_of_leaves(said: Situation, leaves: Sequence[Line]) -> None:
 def _completed(said: Situation, status: ActorStatus, leaves: Sequence[Line]) -> None:
     said.headline = _("The workflow ran to its end.")
     if status.since is not None:
-        said.facts.append(fact(_("It ended at {when}."), status.since))
+        said.facts.append(fact(_("It ended at {when}."), shown(status.since)))
     said.next.append(fact(_("Nothing more: a completed workflow never runs again by itself.")))
 
 
 def _failed(said: Situation, status: ActorStatus, leaves: Sequence[Line]) -> None:
     said.headline = _("The workflow failed.")
     if status.since is not None:
-        said.facts.append(fact(_("It ended at {when}."), status.since))
+        said.facts.append(fact(_("It ended at {when}."), shown(status.since)))
     text = _(
         "Nothing by itself. Recover tries the failed steps again; replay runs anew from an entry you choose."
     )
@@ -257,7 +257,7 @@ def _failed(said: Situation, status: ActorStatus, leaves: Sequence[Line]) -> Non
 def _cancelled(said: Situation, status: ActorStatus, leaves: Sequence[Line]) -> None:
     said.headline = _("The workflow was cancelled.")
     if status.since is not None:
-        said.facts.append(fact(_("It ended at {when}."), status.since))
+        said.facts.append(fact(_("It ended at {when}."), shown(status.since)))
     said.next.append(fact(_("Nothing by itself. Recover goes on where it was stopped.")))
 
 
