@@ -11,6 +11,7 @@ from django.urls import path
 
 from rivet_workflows.api import actors, inspector
 from rivet_workflows.api.base import route, waiting_route
+from rivet_workflows.api.streaming import EventStreamView, stream_route
 
 app_name = "rivet_workflows"
 
@@ -23,6 +24,7 @@ urlpatterns = [
     path(f"{_actor}actions/<str:action>/", route(actors.ActionView), name="action"),
     path(f"{_actor}queues/<str:queue>/", waiting_route(actors.SendView), name="queue"),
     path(f"{_actor}events/", route(inspector.EventsView), name="events"),
+    path(f"{_actor}events/stream", stream_route(EventStreamView), name="event-stream"),
     path("call/<str:name>/<str:action>/", route(actors.CallView), name="call"),
     path("send/<str:name>/<str:queue>/", waiting_route(actors.SendOneView), name="send"),
     path(f"{_inspector}workflow-history", route(inspector.HistoryView), name="workflow-history"),
@@ -39,4 +41,4 @@ urlpatterns = [
 if find_spec("drf_spectacular") is not None:
     from rivet_workflows.api.schema import SchemaView
 
-    urlpatterns.append(path("schema/", SchemaView.as_view(), name="schema"))
+    urlpatterns.append(path("schema/", route(SchemaView, routes=tuple(urlpatterns)), name="schema"))

@@ -24,7 +24,7 @@ from rivet_workflows.client.twins import in_thread
 from rivet_workflows.exceptions import ActorNotFound
 from rivet_workflows.registry import registry
 
-__all__ = ["JSONRenderer", "RivetView", "route", "waiting_route"]
+__all__ = ["JSONRenderer", "RivetView", "non_atomic", "route", "waiting_route"]
 
 V = TypeVar("V", bound=Callable[..., Any])
 
@@ -92,7 +92,7 @@ class RivetView(APIView):
 
 def route(view: type[RivetView], **initkwargs: Any) -> Callable[..., Any]:
     """The view for ``urlpatterns``: each request's own calls are transactions, the request is none."""
-    return _non_atomic(view.as_view(**initkwargs))
+    return non_atomic(view.as_view(**initkwargs))
 
 
 def waiting_route(view: type[RivetView]) -> Callable[..., Any]:
@@ -113,7 +113,7 @@ def waiting_route(view: type[RivetView]) -> Callable[..., Any]:
     waiting.cls = view  # type: ignore[attr-defined]  # where schema generators look
     waiting.initkwargs = {}  # type: ignore[attr-defined]
     waiting.__doc__ = view.__doc__
-    return _non_atomic(csrf_exempt(waiting))
+    return non_atomic(csrf_exempt(waiting))
 
 
 async def _fill(response: Response, later: Callable[[], Awaitable[Any]]) -> None:
@@ -126,7 +126,8 @@ async def _fill(response: Response, later: Callable[[], Awaitable[Any]]) -> None
             response.headers[header] = value
 
 
-def _non_atomic(view: V) -> V:
+def non_atomic(view: V) -> V:
+    """Keep ATOMIC_REQUESTS off a view, on every database."""
     # A waiting send inside ATOMIC_REQUESTS would never be answered, and an action would hold its lock for the view.
     view._non_atomic_requests = set(connections)  # type: ignore[attr-defined]
     return view

@@ -23,6 +23,7 @@ __all__ = [
     "QueueView",
     "StateView",
     "SummaryView",
+    "number",
 ]
 
 PAGE = 100
@@ -35,7 +36,7 @@ class EventsView(RivetView):
 
     def get(self, request: Request, actor_id: UUID) -> Response:
         handle = self.handle(request, actor_id, self.operation)
-        after, limit = _number(request, "after", 0), _number(request, "limit", PAGE, most=1000)
+        after, limit = number(request, "after", 0), number(request, "limit", PAGE, most=1000)
         return Response(_events(handle, after, limit))
 
 
@@ -51,7 +52,7 @@ def _events(handle: Handle, after: int, limit: int) -> dict[str, Any]:
     return {"results": [serializers.event_body(event) for event in page.events], "gap": gap}
 
 
-def _number(request: Request, name: str, default: int, *, most: int = 2**63 - 1) -> int:
+def number(request: Request, name: str, default: int, *, most: int = 2**63 - 1) -> int:
     given = request.query_params.get(name)
     if not given:
         return default
@@ -132,7 +133,7 @@ class QueueView(RivetView):
 
     def get(self, request: Request, actor_id: UUID) -> Response:
         handle = self.handle(request, actor_id, "inspect")
-        limit = _number(request, "limit", PAGE, most=1000)
+        limit = number(request, "limit", PAGE, most=1000)
         messages = looking.messages(handle, limit=limit)
         size = looking.queue_size(handle)
         return Response(

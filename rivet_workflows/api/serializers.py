@@ -66,7 +66,7 @@ class AnyField(serializers.Field[Any, Any, Any, Any]):
 class KeyField(serializers.Field[Any, Any, Any, Any]):
     """An actor's key: a text, or a list of texts."""
 
-    default_error_messages = {"key": "a key is a string or a list of strings"}  # noqa: RUF012  as DRF has it
+    default_error_messages = {"key": "a key is a string or a list of strings"}
 
     def to_internal_value(self, data: Any) -> Any:
         parts = data if isinstance(data, list) else [data]
