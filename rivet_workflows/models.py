@@ -222,6 +222,20 @@ class Timer(models.Model):
         return f"{self.actor_id} due {self.due}"
 
 
+class Waiter(models.Model):
+    """A workflow that waits for the end of another (``ctx.child``). The commit that ends the child wakes it."""
+
+    pk = models.CompositePrimaryKey("child_id", "parent_id")
+    child_id = models.UUIDField()
+    parent_id = models.UUIDField()
+
+    class Meta:
+        db_table = "rivet_waiter"
+
+    def __str__(self) -> str:
+        return f"{self.parent_id} waits for {self.child_id}"
+
+
 class Event(models.Model):
     """What an actor broadcast. ``seq`` is taken under the run row's lock: commit order is its order."""
 

@@ -26,6 +26,7 @@ TABLES = (
     "rivet_schedule",
     "rivet_fire",
     "rivet_worker",
+    "rivet_waiter",
 )
 
 
@@ -313,6 +314,22 @@ class Migration(migrations.Migration):
                     models.Index(fields=["type_id", "due", "id"], name="rivet_timer_due"),
                     models.Index(fields=["actor_id", "due"], name="rivet_timer_actor"),
                 ],
+            },
+        ),
+        migrations.CreateModel(
+            name="Waiter",
+            fields=[
+                (
+                    "pk",
+                    models.CompositePrimaryKey(
+                        "child_id", "parent_id", blank=True, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("child_id", models.UUIDField()),
+                ("parent_id", models.UUIDField()),
+            ],
+            options={
+                "db_table": "rivet_waiter",
             },
         ),
         migrations.RunPython(tune, migrations.RunPython.noop, elidable=False),

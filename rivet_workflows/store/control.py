@@ -18,6 +18,7 @@ from rivet_workflows.exceptions import ActorNotFound
 from rivet_workflows.models import Actor, History, Message, Run, Timer
 from rivet_workflows.records import Blocked, Entry, Lifecycle, Prune, TimerKind
 from rivet_workflows.store.base import StoreBase
+from rivet_workflows.store.children import ChildVerbs
 from rivet_workflows.store.reads import run_row
 from rivet_workflows.store.rows import ENTRY_COLUMNS, Edit, RunRow, entry_values, type_id
 from rivet_workflows.store.states import LOCK_TIMEOUT, StateVerbs
@@ -25,7 +26,7 @@ from rivet_workflows.store.states import LOCK_TIMEOUT, StateVerbs
 Change = Callable[[RunRow], Edit | None]
 
 
-class ControlVerbs(StateVerbs, StoreBase):
+class ControlVerbs(ChildVerbs, StateVerbs, StoreBase):
     """``edit_run`` and the operations made from it. They return whether something was done."""
 
     def edit_run(self, actor_id: UUID, change: Change, timeout: float = LOCK_TIMEOUT) -> bool:
@@ -73,6 +74,8 @@ class ControlVerbs(StateVerbs, StoreBase):
             cold["error"] = edit.error
         if cold:
             Actor.objects.using(self.alias).filter(id=run.actor_id).update(**cold)
+        if edit.blocked is Blocked.OVER:
+            self.wake_waiters([run.actor_id])
         if edit.wake:
             Timer.objects.using(self.alias).create(
                 actor_id=run.actor_id, type_id=run.type_id, kind=int(TimerKind.CONTROL), due=self.clock.now()

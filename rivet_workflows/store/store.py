@@ -8,6 +8,7 @@ from uuid import UUID
 
 from rivet_workflows.records import Claimed, CommitItem, CommitResult, Look, Looked, Release
 from rivet_workflows.store.actors import ActorVerbs
+from rivet_workflows.store.children import ChildVerbs
 from rivet_workflows.store.control import ControlVerbs
 from rivet_workflows.store.prune import PruneVerbs
 from rivet_workflows.store.reads import ReadVerbs
@@ -16,7 +17,9 @@ from rivet_workflows.store.states import StateVerbs
 from rivet_workflows.store.workers import WorkerVerbs
 
 
-class Store(ActorVerbs, SendVerbs, ControlVerbs, StateVerbs, ReadVerbs, WorkerVerbs, PruneVerbs, ABC):
+class Store(
+    ActorVerbs, SendVerbs, ControlVerbs, ChildVerbs, StateVerbs, ReadVerbs, WorkerVerbs, PruneVerbs, ABC
+):
     """What callers hold. The verbs below differ by database; their meaning does not."""
 
     @abstractmethod

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from rivet_workflows.records import Blocked, CommitItem, Lifecycle, Outgoing, TimerKind
 from rivet_workflows.store.base import chunks, marks, to_uuid
+from rivet_workflows.store.children import ChildVerbs
 from rivet_workflows.store.grouping import REPLY_KEPT, Group
 from rivet_workflows.store.portable.base import PortableBase
 from rivet_workflows.store.rows import ENTRY_COLUMNS, ReplyStatus, entry_values, lifecycle_of_block
@@ -28,7 +29,7 @@ _REPLY = (
 )
 
 
-class PortableWrites(PortableBase):
+class PortableWrites(ChildVerbs, PortableBase):
     """Writing a :class:`Group`."""
 
     def _write(self, g: Group) -> None:
@@ -186,6 +187,12 @@ class PortableWrites(PortableBase):
         self.execute_many(_END, runs)
         for k in g.finishes + g.destroys + g.blocks:
             self._write_end(g.items[k - 1], ids[k - 1])
+        over = [g.items[k - 1].actor_id for k in g.finishes + g.destroys]
+        for some in chunks(over):
+            if self.query(
+                f"SELECT 1 FROM rivet_waiter WHERE child_id IN ({marks(some)}) LIMIT 1", self.uids(some)
+            ):
+                self.wake_waiters(some)
 
     def _write_end(self, item: CommitItem, uid: Any) -> None:
         changes: dict[str, Any] = {}

@@ -71,6 +71,7 @@ def statement(has: Parts, now: str, wait: bool) -> str:
             (has.deduped, p.DEDUPED),
             (has.events, p.EVENTS),
             (has.ends, p.ACTORS),
+            (has.ends, p.WAITERS),
             (has.rolled_back, p.ROLLED_BACK),
             (has.prunes, p.PRUNES),
         )
@@ -118,6 +119,7 @@ def parameters(g: Group, has: Parts) -> list[Any]:
         ]
     if has.ends:
         values += p.actor_values(g)
+        values.append(lit.int_array(g.finishes + g.destroys))
     if has.rolled_back:
         values += [lit.int_array([r[n] for r in g.rolled_back]) for n in range(3)]
     if has.prunes:

@@ -163,6 +163,17 @@ ACTORS = (
     " (SELECT y.ctid AS tid FROM rivet_actor y WHERE y.id = f.actor_id FOR NO KEY UPDATE) x) z WHERE a.ctid = z.tid)"
 )
 
+#: Whoever waits for the end of an actor is woken by it, and rung for, on the channel of its holder.
+WAITERS = (
+    "wx AS (DELETE FROM rivet_waiter v USING (SELECT x.tid FROM unnest(%s::int[]) w(k) JOIN f ON f.k = w.k"
+    " CROSS JOIN LATERAL (SELECT y.ctid AS tid FROM rivet_waiter y WHERE y.child_id = f.actor_id OFFSET 0) x) z"
+    " WHERE v.ctid = z.tid RETURNING v.parent_id),"
+    f" wi AS ({_WAKE} SELECT r.type_id, p.id, 1, n.at, coalesce(length(pg_notify("
+    "coalesce('rivet_w' || r.owner_id, 'rivet'), p.id::text)::text), 0)::smallint FROM n,"
+    " (SELECT DISTINCT parent_id AS id FROM wx) p CROSS JOIN LATERAL"
+    " (SELECT y.type_id, y.owner_id FROM rivet_run y WHERE y.actor_id = p.id OFFSET 0) r)"
+)
+
 ROLLED_BACK = (
     "rb AS (UPDATE rivet_history h SET rolled_back_at = z.at FROM (SELECT w.at, x.tid FROM"
     " unnest(%s::int[], %s::bigint[], %s::bigint[]) w(k, seq, at) JOIN f ON f.k = w.k CROSS JOIN LATERAL"

@@ -1,0 +1,78 @@
+"""Workflows that wait for the end of other actors' workflows (``ctx.child``): who waits, and how it ended.
+
+The end of a child wakes whoever waits for it in the commit (or control operation) that ends it, so a crash cannot come
+in between. Registering takes the child's row: an end that is being committed meanwhile is either seen, or sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from uuid import UUID
+
+from django.db import IntegrityError
+
+from rivet_workflows.models import Actor, Run, Timer, Waiter
+from rivet_workflows.records import Lifecycle, TimerKind
+from rivet_workflows.store.base import StoreBase
+
+_OVER = (Lifecycle.COMPLETED, Lifecycle.FAILED, Lifecycle.CANCELLED)
+
+
+@dataclass(slots=True, frozen=True)
+class Ending:
+    """How a run ended. ``gone``: the actor was destroyed, or never was."""
+
+    lifecycle: Lifecycle
+    output: str | None = None
+    error: str | None = None
+    gone: bool = False
+
+
+class ChildVerbs(StoreBase):
+    """The verbs about waiting for children."""
+
+    def watch(self, parent_id: UUID, child_id: UUID) -> Ending | None:
+        """Have the end of ``child_id`` wake ``parent_id``; how it ended, when it has."""
+        with self.atomic():
+            runs = Run.objects.using(self.alias).filter(actor_id=child_id)
+            # The first write of the transaction: on SQLite it takes the database, elsewhere the child's row.
+            if runs.select_for_update(no_key=self.vendor == "postgresql").first() is None:
+                return Ending(Lifecycle.CANCELLED, gone=True)
+            ended = self.endings([child_id]).get(child_id)
+            if ended is None:
+                with suppress(IntegrityError), self.atomic():  # it may wait already
+                    Waiter.objects.using(self.alias).create(child_id=child_id, parent_id=parent_id)
+            return ended
+
+    def endings(self, child_ids: Sequence[UUID]) -> dict[UUID, Ending]:
+        """Those of these actors whose run is over, and how it ended."""
+        rows = Actor.objects.using(self.alias).filter(id__in=child_ids)
+        found: dict[UUID, Ending] = dict.fromkeys(child_ids, Ending(Lifecycle.CANCELLED, gone=True))
+        for actor_id, life, output, error, live in rows.values_list(
+            "id", "lifecycle", "output", "error", "live_hash"
+        ):
+            lifecycle = Lifecycle(life)
+            if live is None and lifecycle not in _OVER:
+                continue
+            if lifecycle in _OVER:
+                found[actor_id] = Ending(lifecycle, output, error, gone=live is None)
+            else:
+                del found[actor_id]
+        return found
+
+    def wake_waiters(self, child_ids: Iterable[UUID]) -> list[UUID]:
+        """Wake whoever waits for these actors, whose end is written in this transaction; the actors woken."""
+        waiters = Waiter.objects.using(self.alias).filter(child_id__in=list(child_ids))
+        parents = sorted(set(waiters.values_list("parent_id", flat=True)))
+        if not parents:
+            return []
+        now = self.clock.now()
+        runs = Run.objects.using(self.alias).filter(actor_id__in=parents).values_list("actor_id", "type_id")
+        Timer.objects.using(self.alias).bulk_create(
+            Timer(actor_id=actor_id, type_id=kind, kind=int(TimerKind.WAKE), due=now)
+            for actor_id, kind in runs
+        )
+        waiters.delete()
+        return parents

@@ -1,0 +1,54 @@
+"""Waiting for the end of another actor's run: the end wakes, whoever was first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rivet_workflows.models import Timer, Waiter
+from rivet_workflows.records import Claimed, Commit, Finish, Lifecycle
+from rivet_workflows.store.store import Store
+from tests.store.conftest import item
+
+Claims = Callable[..., list[Claimed]]
+
+
+def wakes(actor_id: Any) -> int:
+    return Timer.objects.filter(actor_id=actor_id).count()
+
+
+def test_the_commit_that_ends_a_child_wakes_who_waits_for_it(store: Store, claimed: Claims) -> None:
+    parent, child, other = claimed(3)
+    assert store.watch(parent.actor_id, child.actor_id) is None
+    assert store.watch(parent.actor_id, child.actor_id) is None, "once more changes nothing"
+    (result,) = store.commit_group([item(other, finish=Finish(Lifecycle.COMPLETED, 5, "1"))])
+    assert result.outcome is Commit.OK
+    assert wakes(parent.actor_id) == 0
+    (result,) = store.commit_group([item(child, finish=Finish(Lifecycle.COMPLETED, 5, "2"))])
+    assert result.outcome is Commit.OK
+    assert wakes(parent.actor_id) == 1
+    assert not Waiter.objects.exists()
+    assert store.endings([child.actor_id, parent.actor_id])[child.actor_id].output == "2"
+    assert parent.actor_id not in store.endings([parent.actor_id])
+
+
+def test_who_comes_after_the_end_is_told_it(store: Store, claimed: Claims) -> None:
+    parent, child = claimed(2)
+    store.commit_group([item(child, finish=Finish(Lifecycle.FAILED, 5, error='{"x":1}'))])
+    ended = store.watch(parent.actor_id, child.actor_id)
+    assert ended is not None
+    assert (ended.lifecycle, ended.error, ended.gone) == (Lifecycle.FAILED, '{"x":1}', False)
+    assert not Waiter.objects.exists()
+
+
+def test_a_child_that_is_cancelled_or_destroyed_wakes_who_waits(store: Store, claimed: Claims) -> None:
+    parent, cancelled, destroyed = claimed(3)
+    store.watch(parent.actor_id, cancelled.actor_id)
+    store.watch(parent.actor_id, destroyed.actor_id)
+    store.cancel(cancelled.actor_id)
+    assert wakes(parent.actor_id) == 1
+    store.destroy(destroyed.actor_id)
+    assert wakes(parent.actor_id) == 2
+    ends = store.endings([cancelled.actor_id, destroyed.actor_id])
+    assert ends[cancelled.actor_id].lifecycle is Lifecycle.CANCELLED
+    assert ends[destroyed.actor_id].gone
