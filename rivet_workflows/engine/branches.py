@@ -114,11 +114,7 @@ class Branches(Call):
         self._check_end()
 
     def _settle(self, index: int, ok: bool, value: Any) -> None:
-        scope = self.scopes[index]
-        scope.end(well=ok)
-        if not ok and scope.busy is not None:
-            # A call that was never awaited: nobody will ask for its result.
-            scope.machine.abandon_within(scope.path)
+        self.scopes[index].end(well=ok)
         self.outcomes[index] = (ok, value if ok else self._kept(value))
         self.left -= 1
 

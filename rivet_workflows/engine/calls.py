@@ -68,6 +68,8 @@ class Call:
         if new:
             self.rec = scope.machine.open_entry(self.entry)
             self.fresh()
+        elif self.entry.status is EntryStatus.CANCELLED:
+            pass  # nobody waited for it then, so nobody does now
         elif self.rec is not None:
             self.resume()
         else:

@@ -22,7 +22,7 @@ from .loops import UNSET, CallableLoop, NativeLoop
 from .options import StepOptions, micros, whole
 from .queues import QueueFace
 from .results import RaceOutcome, TryResult
-from .steps import StepCall
+from .steps import StepCall, kinds_to_catch
 
 if TYPE_CHECKING:
     from .scope import Scope
@@ -71,7 +71,9 @@ class Context:
         **options: Any,
     ) -> Awaitable[TryResult[Any]]:
         """Like :meth:`step`, with terminal failures of the kinds in ``catch`` as data: ``.ok .value .failure``."""
-        return self._step(name, function, args, kwargs, options, tuple(catch))
+        return self._step(
+            name, function, args, kwargs, options, kinds_to_catch(catch, (*TRY_STEP_KINDS, "rollback"))
+        )
 
     def _step(
         self,
@@ -177,7 +179,9 @@ class Context:
         self, name: str, body: Branch, *, catch: Collection[Any] = TRY_BLOCK_KINDS
     ) -> Awaitable[TryResult[Any]]:
         """Run ``body(block)``; terminal failures of steps, joins and races inside it become data."""
-        return self._scope.gate() or TryCall(self._scope, name, body, tuple(catch))
+        return self._scope.gate() or TryCall(
+            self._scope, name, body, kinds_to_catch(catch, (*TRY_BLOCK_KINDS, "rollback"))
+        )
 
     def child(self, name: str, actor: Any, key: Any, *, input: Any = None) -> Awaitable[Any]:
         """The workflow of another actor, to its result; ChildFailed where it failed.

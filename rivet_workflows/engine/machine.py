@@ -70,6 +70,8 @@ class Machine:
         self.replaying = claimed.next_seq > 1
         self.log = ReplayLog(self, program.log)
         self.turn = Turn()
+        #: Entries that it has recorded, pruned ones included.
+        self._recorded = 0
         #: No call orders anything any more; and: no happening does either.
         self.stopped = self.over = False
         self.root: Scope | None = None
@@ -197,6 +199,7 @@ class Machine:
         # The estimate of the database's time may step back a little after a reconnect; a workflow's time never does.
         self.now = max(self.now, now)
         self.turn = Turn()
+        self._recorded = 0
 
     def _drive(self, *, starting: bool = False) -> Turn:
         self.tasks.drive()
@@ -213,7 +216,7 @@ class Machine:
 
     def turn_is_long(self) -> bool:
         """This turn has recorded much without waiting for anything: commit it before it goes on."""
-        return len(self.turn.rows) >= self.limits.max_turn_rows
+        return self._recorded >= self.limits.max_turn_rows
 
     # -- what calls ask of the machine -----------------------------------------------------------------
 
@@ -241,6 +244,7 @@ class Machine:
         """Write a finished entry into the history."""
         entry.status, entry.done_at, entry.done_seq = status, self.now, self.take_seq()
         self.turn.rows.append(entry)
+        self._recorded += 1
         self.turn.dirty = True
         # These go out with what follows them; a step that is not ephemeral says so itself.
         self.turn.must_commit |= entry.kind not in (Kind.STEP, Kind.LOOP)
@@ -272,6 +276,12 @@ class Machine:
         self.checkpoints = [c for c in self.checkpoints if not c[1].startswith(scope.path)]
         if scope.rows:
             self.drop_rows(whole_scope(scope.path))
+
+    def cancel(self, call: Call | Done) -> None:
+        """An error ended the scope of a call that was not awaited: nobody will ask for its result."""
+        if isinstance(call, Call) and call.entry.done_seq is None:
+            self.abandon(call.entry)
+            self.record(call.entry, EntryStatus.CANCELLED)
 
     def abandon(self, entry: Entry) -> None:
         """An entry is given up, open or finished, with all that is open within it."""

@@ -276,13 +276,21 @@ class Scope:
                         f"removed({name!r}, {kind!r}): the history holds a {entry.kind.label} there (entry {entry.seq})"
                     )
                 )
-            if rec is not None or machine.held:
-                machine.abandon(entry)
+            self._give_up(entry, rec)
         if not found and self.counts.get(plain, 0) < max(number, 1):
-            placeholder = self._new(Kind.REMOVED, plain, number or 1)
-            placeholder.input = json.dumps(kind)
-            machine.record(placeholder, EntryStatus.REMOVED)
+            self._place_removed(self._new(Kind.REMOVED, plain, number or 1), kind)
         self.removed.add((plain, number))
+
+    def _give_up(self, entry: Entry, rec: dict[str, Any] | None) -> None:
+        """A recorded entry was removed from the code: what is open of it ends here."""
+        if rec is not None or self.machine.held:
+            self.machine.abandon(entry)
+        if rec is not None:
+            self._place_removed(entry, entry.kind.label)
+
+    def _place_removed(self, entry: Entry, kind: str) -> None:
+        entry.kind, entry.input = Kind.REMOVED, json.dumps(kind)
+        self.machine.record(entry, EntryStatus.REMOVED)
 
     # -- end ---------------------------------------------------------------------------------------
 
@@ -308,9 +316,10 @@ class Scope:
                             f'ctx.removed("{entry.name}", "{entry.kind.label}"), or restore it'
                         )
                     )
-                if rec is not None:
-                    machine.abandon(entry)
+                self._give_up(entry, rec)
             machine.settle(self)
+        elif self.busy is not None and not machine.stopped:
+            machine.cancel(self.busy)
         self.closed = True
 
     def gate(self) -> Dead | None:

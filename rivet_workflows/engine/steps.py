@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..exceptions import (
     ErrorInfo,
     HistoryDiverged,
+    RivetError,
     RollbackCheckpointError,
     StepFailed,
     dotted_name,
@@ -279,6 +280,22 @@ def step_failure(exc: StepFailed) -> StepFailure:
         exc.attempts,
         exc.error or ErrorInfo.from_exception(exc, with_traceback=False),
     )
+
+
+def kinds_to_catch(catch: Any, known: Collection[str]) -> tuple[Any, ...]:
+    """``catch=`` of the try calls, checked: kinds, or our exception classes. Raises TypeError."""
+    if isinstance(catch, str):
+        raise TypeError(f"catch must be a list of kinds, not {catch!r}")
+    chosen = tuple(catch)
+    for item in chosen:
+        fits = (
+            item in known
+            if isinstance(item, str)
+            else isinstance(item, type) and issubclass(item, RivetError)
+        )
+        if not fits:
+            raise TypeError(f"catch: {item!r} is neither one of {', '.join(known)} nor a class of RivetError")
+    return chosen
 
 
 def caught(exc: BaseException, catch: Collection[Any], kind: str | None) -> bool:

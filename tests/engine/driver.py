@@ -1,22 +1,27 @@
-"""Drives one machine in the calling thread, with dictionaries for tables: the smallest possible holder of a machine.
+"""Drives one machine in the calling thread, with lists for tables: the smallest possible holder of a machine.
 
-Steps run as soon as they are ordered, or when the test says so. ``replay=True`` throws the machine away after every
-turn and rebuilds it from what was recorded, which is what an eviction or a crash does.
+A turn is buffered until one must be committed; then all of them are applied, and only then steps are called, as a
+worker does it. ``replay=True`` throws the machine away after every commit and makes it again from what is stored, as
+an eviction does, and compares what the new one waits for with what the parked one did.
 """
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
+import json
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from rivet_workflows import codec
 from rivet_workflows.engine import Limits, Machine, Program, Turn
-from rivet_workflows.engine.machine import covers
-from rivet_workflows.exceptions import ErrorInfo
-from rivet_workflows.records import Claimed, Entry, MessageRow
+from rivet_workflows.engine.history import covers
+from rivet_workflows.engine.turn import StepOrder
+from rivet_workflows.exceptions import ErrorInfo, failure_from_record
+from rivet_workflows.records import Claimed, Entry, EntryStatus, Kind, MessageRow
 
 ACTOR = uuid.UUID(int=7)
 START = 1_800_000_000_000_000
@@ -45,6 +50,7 @@ class Driver:
         replay: bool = False,
         auto: bool = True,
         limits: Limits | None = None,
+        input: Any = None,
         **program: Any,
     ):
         self.run = run
@@ -52,6 +58,7 @@ class Driver:
         self.replay = replay
         self.auto = auto
         self.limits = limits or Limits()
+        # What is stored.
         self.rows: list[Entry] = []
         self.inflight = ""
         self.next_seq = 1
@@ -60,48 +67,59 @@ class Driver:
         self.holders: dict[int, int] = {}
         self.replies: dict[int, Any] = {}
         self.next_message = 1
-        self.input: str | None = None
+        self.input = None if input is None else codec.dumps(input)
+        self.commits = 0
+        # What was seen.
         self.started: list[str] = []
-        self.pending: list[Any] = []
         self.failures: list[Any] = []
+        self.cancelled: list[int] = []
+        self.notes: list[str] = []
         self.outcome: Any = None
         self.set_aside: Any = None
-        self.cancelled: list[int] = []
-        self.commits = 0
-        self.notes: list[str] = []
-        self.machine: Machine | None = None
-        self.fail_next: dict[str, list[Any]] = {}
+        # What is in memory.
+        self.machine: Machine
+        self.buffer: list[Turn] = []
+        self.pending: list[StepOrder] = []
+        self.children: dict[int, Any] = {}
+        # Plans of the test.
+        self.fail_next: dict[str, list[BaseException]] = {}
+        self.before_commit: Callable[[int], bool] = lambda _number: True
+        self.offered = 0
 
     # -- life ----------------------------------------------------------------------------------
 
     def load(self) -> Machine:
         claimed = Claimed(
-            ACTOR,
-            "test",
-            '["k"]',
-            self.input,
-            START,
-            1,
-            0,
-            self.next_seq,
-            self.inflight,
-            list(map(copy, self.rows)),
+            actor_id=ACTOR,
+            name="test",
+            key='["k"]',
+            input=self.input,
+            created_at=START,
+            epoch=1,
+            commit_no=0,
+            next_seq=self.next_seq,
+            inflight=self.inflight,
+            entries=[copy.copy(row) for row in self.rows],
         )
-        program = Program(run=self.run, **self.program)
-        self.machine = Machine(program, claimed, codec, self.limits)
+        self.buffer.clear()
+        self.machine = Machine(Program(run=self.run, **self.program), claimed, codec, self.limits)
         return self.machine
 
     def start(self) -> Driver:
         self.pending.clear()
+        self.children.clear()
         self.apply(self.load().start(self.now))
         return self.settle()
 
-    def evict(self) -> Driver:
-        assert self.machine is not None
+    def crash(self) -> Driver:
+        """All that was in memory is gone."""
         self.machine.dispose()
         return self.start()
 
-    crash = evict
+    def evict(self) -> Driver:
+        """The orderly form: starts that were recorded and not run do not count."""
+        self._hand_back()
+        return self.crash()
 
     def deploy(self, run: Any, **program: Any) -> Driver:
         self.run = run
@@ -109,23 +127,52 @@ class Driver:
         self.set_aside = None
         return self.evict()
 
+    def control(self, inflight: str, rows: list[Entry] | None = None, next_seq: int | None = None) -> Driver:
+        """A control operation has written this; the actor is taken up again."""
+        self.inflight = inflight
+        self.rows = self.rows if rows is None else rows
+        self.next_seq = self.next_seq if next_seq is None else next_seq
+        self.outcome = self.set_aside = None
+        return self.crash()
+
+    def _hand_back(self) -> None:
+        position = json.loads(self.inflight or '{"e": []}')
+        for rec in position["e"]:
+            if "z" in rec and "b" not in rec:
+                rec["z"] = max(0, rec["z"] - 1)
+        self.inflight = json.dumps(position)
+
+    @property
+    def over(self) -> bool:
+        return self.outcome is not None or self.set_aside is not None
+
     def settle(self) -> Driver:
         """Run everything that can run now."""
-        while True:
-            assert self.machine is not None
-            if self.outcome is not None or self.set_aside is not None:
-                return self
-            if self.look():
-                continue
-            if self.pending and self.auto:
-                self.finish(self.pending.pop(0))
-                continue
-            return self
+        while not self.over:
+            if self.machine.tasks.paused:
+                self.now += 1
+                self.apply(self.machine.time(self.now))
+            elif self.look():
+                pass
+            elif (due := self.machine.next_due) is not None and due <= self.now:
+                self.apply(self.machine.time(self.now))
+            elif self.pending and self.auto:
+                self.finish(self.pending[0])
+            else:
+                break
+        return self
+
+    def order(self, name: str) -> StepOrder:
+        """The step of this name that waits to be run."""
+        return next(order for order in self.pending if order.name == name)
 
     def finish(
-        self, order: Any, value: Any = None, error: BaseException | None = None, **flags: Any
+        self, order: StepOrder | str, value: Any = None, error: BaseException | None = None, **flags: Any
     ) -> Driver:
         """Run the ordered function and report."""
+        if isinstance(order, str):
+            order = self.order(order)
+        self.pending.remove(order)
         self.started.append(order.name)
         try:
             if error is not None:
@@ -133,20 +180,22 @@ class Driver:
             planned = self.fail_next.get(order.name)
             if planned:
                 raise planned.pop(0)
-            args = order.args
-            if order.options.context or order.is_rollback:
-                args = (order, *args)
-            value = call(order.function, args, order.kwargs)
-            value, text = codec.roundtrip(value)
+            args = (order, *order.args) if order.options.context or order.is_rollback else order.args
+            value, text = codec.roundtrip(call(order.function, args, order.kwargs))
             result = Result(True, text, value)
         except Exception as exc:
             result = Result(False, error=ErrorInfo.from_exception(exc), **flags)
-        assert self.machine is not None
         self.apply(self.machine.step_done(order.seq, order.attempt, result, self.now))
         return self
 
+    def child_done(self, seq: int, value: Any = None, error: dict[str, Any] | None = None) -> Driver:
+        del self.children[seq]
+        output = None if error else codec.dumps(value)
+        record = json.dumps(error) if error else None
+        self.apply(self.machine.child_done(seq, error is None, output, record, self.now))
+        return self.settle()
+
     def look(self) -> bool:
-        assert self.machine is not None
         wanted = self.machine.wants_look()
         if wanted is None:
             return False
@@ -155,61 +204,115 @@ class Driver:
         self.apply(self.machine.messages(visible[:limit], names, len(visible) <= limit, self.now, self.now))
         return True
 
+    # -- commits -------------------------------------------------------------------------------
+
     def apply(self, turn: Turn) -> None:
-        assert self.machine is not None
+        self.buffer.append(turn)
         self.notes += turn.notes
-        self.failures += turn.failures
+        cancelled = set(turn.cancels)
         self.cancelled += turn.cancels
+        self.pending = [order for order in self.pending if order.seq not in cancelled]
+        self.pending += [order for order in turn.starts if not order.durable]
+        if turn.must_commit:
+            self.offered += 1
+            if self.before_commit(self.offered):
+                self.commit()
+            else:
+                self.crash()
+        elif turn.rollback_scan is not None:
+            self.apply(self.machine.rollback_rows(self.scan(turn.rollback_scan), self.now))
+
+    def commit(self) -> None:
+        turns, self.buffer = self.buffer, []
+        machine = self.machine
+        self.commits += 1
+        for turn in turns:
+            self._write(turn)
+        self.inflight, self.next_seq = machine.inflight(), machine.next_seq
+        machine.committed([m for turn in turns for m in (*turn.takes, *(held for held, _ in turn.holds))])
+        starts = [order for turn in turns for order in turn.starts if order.durable]
+        starts = [order for order in starts if order.seq in machine.running]
+        children = {order.seq: order for turn in turns for order in turn.children}
+        scan = next((t.rollback_scan for t in turns if t.rollback_scan is not None), None)
+        if scan is not None:
+            self.apply(machine.rollback_rows(self.scan(scan), self.now))
+            return
+        self.pending += starts
+        self.children |= children
+        if any(turn.sends for turn in turns):
+            self.apply(machine.bell(self.now))
+        if self.replay and not self.over:
+            self._again()
+
+    def _write(self, turn: Turn) -> None:
+        self.failures += turn.failures
         for prune in turn.prunes:
             self.rows = [row for row in self.rows if not covers(prune, row)]
-        self.rows += turn.rows
+        self.rows += [copy.copy(row) for row in turn.rows]
         for seq, at in turn.rolled_back:
-            next(r for r in self.rows if r.seq == seq).rolled_back_at = at
-        taken = set(turn.takes)
-        self.queue = [m for m in self.queue if m.id not in taken]
+            next(row for row in self.rows if row.seq == seq).rolled_back_at = at
+        present = {message.id for message in self.queue}
+        assert present.issuperset(turn.takes), "a message was taken that is not there"
+        assert present.issuperset(message for message, _ in turn.holds)
+        gone = {*turn.takes, *(message for message, _ in turn.completes)}
         self.holders |= dict(turn.holds)
-        for message in turn.unholds:
-            del self.holders[message]
-        for message, text in turn.completes:
+        for message in (*turn.unholds, *gone):
             self.holders.pop(message, None)
-            self.queue = [m for m in self.queue if m.id != message]
-            self.replies[message] = codec.loads(text)
-        for message in turn.unanswered:
-            self.replies[message] = "failed"
-        self.machine.committed(turn.takes)
+        self.queue = [message for message in self.queue if message.id not in gone]
+        self.replies |= {message: codec.loads(text) for message, text in turn.completes}
+        self.replies |= dict.fromkeys(turn.unanswered, "failed")
         for send in turn.sends:
             self._put(send.queue, send.body)
-        if turn.dirty or turn.must_commit:
-            self.commits += turn.must_commit
-            self.inflight, self.next_seq = self.machine.inflight(), self.machine.next_seq
-        self.pending = [o for o in self.pending if o.seq not in turn.cancels]
         self.outcome = turn.outcome or self.outcome
         self.set_aside = turn.set_aside or self.set_aside
-        if turn.rollback_scan is not None:
-            found = [
-                r
-                for r in self.rows
-                if r.rollback
-                and r.rolled_back_at is None
-                and r.status == 3
-                and any(r.seq > seq and r.scope.startswith(scope) for seq, scope in turn.rollback_scan)
-            ]
-            found.sort(key=lambda r: -(r.done_seq or 0))
-            self.apply(self.machine.rollback_rows(found, self.now))
+
+    def scan(self, checkpoints: list[tuple[int, str]]) -> list[Entry]:
+        found = [
+            copy.copy(row)
+            for row in self.rows
+            if row.rollback is not None
+            and row.rolled_back_at is None
+            and row.status is EntryStatus.COMPLETED
+            and any(row.seq > seq and row.scope.startswith(scope) for seq, scope in checkpoints)
+        ]
+        return sorted(found, key=lambda row: -(row.done_seq or 0))
+
+    def _again(self) -> None:
+        """Evict, replay, and compare with the parked run."""
+        parked = self.machine
+        if parked.rollback is not None or parked.tasks.paused:
             return
-        if self.replay and turn.must_commit and self.outcome is None and self.set_aside is None:
-            self.machine.dispose()
-            again = self.load().start(self.now)
-            running = {(o.seq, o.attempt) for o in self.pending} | {(o.seq, o.attempt) for o in turn.starts}
-            ordered = {(o.seq, o.attempt) for o in again.starts}
-            assert ordered == running, f"replay orders {ordered}, the parked run {running}"
-            assert not again.rows, f"a replay recorded {again.rows}"
-            self.pending = [
-                next(o for o in again.starts if (o.seq, o.attempt) == k)
-                for k in [(o.seq, o.attempt) for o in [*self.pending, *turn.starts]]
-            ]
-            return
-        self.pending += turn.starts
+        before = self._waits(parked)
+        ephemeral = [order for order in self.pending if not order.durable]
+        if ephemeral:
+            return  # its start is not stored: a worker does not let go of it
+        self._hand_back()
+        parked.dispose()
+        self.children.clear()
+        turn = self.load().start(self.now)
+        assert not turn.rows, f"a replay recorded {turn.rows}"
+        assert self._waits(self.machine) == before
+        new = {(order.seq, order.attempt): order for order in turn.starts}
+        assert len(new) == len(turn.starts)
+        assert set(new) == {(o.seq, o.attempt) for o in self.pending}, "a replay orders other steps"
+        self.pending = [new[order.seq, order.attempt] for order in self.pending]
+        self.children = {order.seq: order for order in turn.children}
+        # The starts that were handed back and given again, as a worker's claim and commit would.
+        self.inflight, self.next_seq = self.machine.inflight(), self.machine.next_seq
+
+    @staticmethod
+    def _waits(machine: Machine) -> Any:
+        records = {seq: {k: v for k, v in rec.items() if k != "z"} for seq, rec in machine.open.items()}
+        open_records = json.loads(json.dumps(records))
+        waits = {seq: (wait.names, wait.deadline) for seq, wait in machine.mailbox.waits.items()}
+        return (
+            open_records,
+            machine.running,
+            machine.held,
+            waits,
+            sorted(machine.checkpoints),
+            machine.next_seq,
+        )
 
     # -- outside -------------------------------------------------------------------------------
 
@@ -218,20 +321,27 @@ class Driver:
         self.next_message += 1
         return self.next_message - 1
 
+    def drop(self, queue: str, body: Any = None, *, wants_reply: bool = False) -> int:
+        """A message is there and nobody was told."""
+        return self._put(queue, codec.dumps(body), wants_reply)
+
     def send(self, queue: str, body: Any = None, *, wants_reply: bool = False) -> int:
-        number = self._put(queue, codec.dumps(body), wants_reply)
-        if self.machine is not None:
+        number = self.drop(queue, body, wants_reply=wants_reply)
+        self.ring()
+        return number
+
+    def ring(self) -> Driver:
+        if not self.over:
             self.apply(self.machine.bell(self.now))
             self.settle()
-        return number
+        return self
 
     def advance(self, seconds: float) -> Driver:
         """Move the clock from one due time to the next."""
-        assert self.machine is not None
         end = self.now + round(seconds * 1_000_000)
-        while True:
+        while not self.over:
             due = self.machine.next_due
-            if due is None or due > end or self.outcome is not None:
+            if due is None or due > end:
                 break
             self.now = max(self.now, due)
             self.apply(self.machine.time(self.now))
@@ -239,19 +349,45 @@ class Driver:
         self.now = end
         return self
 
+    def jump(self, seconds: float) -> Driver:
+        """The worker slept: the time is later, all at once."""
+        self.now += round(seconds * 1_000_000)
+        self.apply(self.machine.time(self.now))
+        return self.settle()
+
     # -- looks ---------------------------------------------------------------------------------
 
     @property
     def output(self) -> Any:
-        assert self.outcome is not None, (self.set_aside, self.inflight)
-        assert self.outcome.output is not None, self.outcome.error
+        assert self.outcome is not None, (self.set_aside, self.inflight, self.notes)
+        assert self.outcome.output is not None, failure_from_record(json.loads(self.outcome.error)).error
         return codec.loads(self.outcome.output)
 
+    @property
+    def error(self) -> Any:
+        """What the run failed with."""
+        assert self.outcome is not None, (self.set_aside, self.inflight)
+        assert self.outcome.error is not None, self.outcome.output
+        return failure_from_record(json.loads(self.outcome.error))
+
+    def entries(self) -> list[Entry]:
+        return sorted(self.rows, key=lambda row: row.seq)
+
     def names(self) -> list[str]:
-        return [row.name for row in sorted(self.rows, key=lambda r: r.seq)]
+        """Names of the finished entries, in order of creation."""
+        return [row.name for row in self.entries()]
 
+    def row(self, name: str, occurrence: int = 1) -> Entry:
+        return next(r for r in self.rows if (r.name, r.occurrence) == (name, occurrence))
 
-def copy(entry: Entry) -> Entry:
-    import copy as module
+    def opened(self, name: str) -> dict[str, Any]:
+        """The open record of this name, as stored."""
+        return next(rec for rec in json.loads(self.inflight)["e"] if rec["n"] == name)
 
-    return module.copy(entry)
+    def iterations(self, loop: str) -> list[int]:
+        """The iterations of a loop that still have entries of their own."""
+        seqs = [row.seq for row in self.rows if row.kind is Kind.LOOP and row.name == loop]
+        seqs += [rec["s"] for rec in json.loads(self.inflight)["e"] if rec["n"] == loop]
+        return sorted(
+            {int(r.scope[-12:], 16) for r in self.rows if r.scope and int(r.scope[-24:-12], 16) in seqs}
+        )
