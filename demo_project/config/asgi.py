@@ -14,6 +14,7 @@ http = get_asgi_application()  # sets Django up, so what needs it is imported be
 
 from django.conf import settings  # noqa: E402
 from django.contrib.staticfiles.handlers import ASGIStaticFilesHandler  # noqa: E402
+
 from rivet_workflows.routing import websocket_urlpatterns  # noqa: E402
 
 application = ProtocolTypeRouter(

@@ -631,7 +631,7 @@ def test_child_failure_is_a_record(drive: Drive) -> None:
             await ctx.child("ship", "shipping", "k")
         except ChildFailed as exc:
             await ctx.sleep("z", 1)
-            return exc.error.type, exc.error.message
+            return exc.error and (exc.error.type, exc.error.message)
 
     driver = drive(run)
     driver.child_done(1, error=failure_record(KeyError("gone")))

@@ -118,7 +118,8 @@ def test_r_loop_06_07_resume_in_the_iteration(drive: Drive) -> None:
             await it.sleep("z", 1)
             it.loop_state += 1
             if it.iteration == 3:
-                return it.loop_state
+                break
+        return it.loop_state
 
     driver = drive(run)
     for _ in range(4):
@@ -145,7 +146,7 @@ def test_d_06_the_last_iteration_comes_out_as_it_did(drive: Drive, how: str) -> 
         except (KeyError, StepFailed) as exc:
             seen = type(exc).__name__
         await ctx.sleep("z", 1)
-        return seen, it.iteration
+        return seen, it.iteration  # type: ignore[possibly-undefined]
 
     driver = drive(run)
     if how != "return":
@@ -257,7 +258,8 @@ def test_r_loop_15_16_br_051_nested_in_an_iteration_followed_by_a_wait(drive: Dr
             it.loop_state += got["left"] + got["right"]
             await it.sleep("pause", 1)
             if it.iteration == 4:
-                return it.loop_state
+                break
+        return it.loop_state
 
     driver = drive(run)
     for _ in range(5):

@@ -397,7 +397,8 @@ def test_r_ver_05_gates_in_loops_across_deploys(drive: Drive) -> None:
             it.loop_state = [*(it.loop_state or []), version]
             versions = it.loop_state
             if it.iteration == 3:
-                return versions
+                break
+        return versions
 
     driver = drive(old).advance(1).deploy(new).crash()
     driver.advance(1).crash().advance(2)

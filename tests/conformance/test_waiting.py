@@ -217,13 +217,13 @@ def test_r_queue_10_next_raises(drive: Drive) -> None:
     async def run(ctx: Any) -> Any:
         try:
             await ctx.queue.next("m", timeout=5)
-        except TimeoutError as exc:
-            assert isinstance(exc, QueueTimeout)
+        except QueueTimeout as exc:
             await ctx.sleep("z", 1)
             return str(exc)
 
     driver = drive(run).advance(5).crash().advance(1)
     assert "next_batch" in driver.output
+    assert issubclass(QueueTimeout, TimeoutError)
 
 
 def test_d_15_r_queue_09b_poll(drive: Drive) -> None:
@@ -316,7 +316,10 @@ def test_br_048_race_of_message_and_timer_has_one_winner() -> None:
         await ctx.sleep("after", 1000)
         return outcome.winner, outcome.value
 
-    for seed in range(300):
+    def woken(driver: Driver) -> None:
+        driver.jump(0)
+
+    for seed in range(200):
         rng = random.Random(seed)
         plan = sorted(rng.choice([8, 9, 10, 11, 12]) for _ in range(4))
         outputs = set()
@@ -325,11 +328,9 @@ def test_br_048_race_of_message_and_timer_has_one_winner() -> None:
             for at, queue in zip(plan, rng.sample(["a", "w", "w", "w"], 4), strict=True):
                 driver.now = START + at * 1_000_000
                 driver.drop(queue, at)
-                for act in rng.sample(
-                    [driver.ring, driver.crash, driver.evict, lambda d=driver: d.jump(0)], 2
-                ):
+                for act in rng.sample([Driver.ring, Driver.crash, Driver.evict, woken], 2):
                     if rng.random() < 0.4:
-                        act()
+                        act(driver)
             driver.jump(20)
             recorded = [row.output for row in driver.rows if row.name == "r"]
             driver.crash().evict().jump(2000)
