@@ -184,14 +184,10 @@ class HereWorker:
     def _hear(self, core: Core) -> bool:
         mail = self._inbox.take(0)
         now = self.clock.now()
-        if not (mail.reports or mail.remerged or mail.rung or mail.committed):
+        if not (mail.for_core or mail.rung):
             return False
         with workflow_code():
-            core.committed(mail.committed, now)
-            for token, report in mail.reports:
-                core.step_done(token, report, now)
-            for actor_id, write in mail.remerged:
-                core.remerged(actor_id, write, now)
+            mail.tell(core, now)
             if mail.rung:
                 core.rung(mail.rung, now)
         self._raise_found(core)

@@ -15,11 +15,12 @@ from rivet_workflows import codec
 from rivet_workflows.crashpoints import crashpoint
 from rivet_workflows.records import Commit, CommitItem, CommitResult, Release
 from rivet_workflows.store.errors import UnknownOutcome
+from rivet_workflows.worker.children import as_end, begin
 from rivet_workflows.worker.context import StepEnvironment
 from rivet_workflows.worker.failures import FailureTeller
 from rivet_workflows.worker.guard import workflow_code
 from rivet_workflows.worker.inbox import Inbox
-from rivet_workflows.worker.orders import Orders, StateChange
+from rivet_workflows.worker.orders import ChildStart, Orders, StateChange
 from rivet_workflows.worker.patience import OUTAGES, Patience
 from rivet_workflows.worker.ports import CoreLike, WorkerStore
 from rivet_workflows.worker.runner import StepRunner
@@ -79,6 +80,12 @@ class Carrier:
             crashpoint("before-start")
             self._runner.start(orders.starts)
             crashpoint("after-start")
+        for child in orders.children:
+            self._begin_child(child)
+        for actor_id, child_ids in orders.child_looks:
+            ends = self._db(self._store.endings, child_ids)
+            with workflow_code():
+                self._core.children_ended(actor_id, {c: as_end(e) for c, e in ends.items()}, self._now())
         if orders.cancels:
             self._runner.cancel(orders.cancels)
         if orders.releases:
@@ -139,6 +146,17 @@ class Carrier:
         rows = self._db(self._store.rollback_rows, actor_id, checkpoints)
         with workflow_code():
             self._core.rolled_back(actor_id, rows, self._now())
+
+    def _begin_child(self, start: ChildStart) -> None:
+        def errand() -> None:
+            try:
+                self._inbox.child(begin(start))
+            except OUTAGES as error:
+                # The parent has not heard of its child: take it up again, from what is stored.
+                logger.warning("A child of actor %s could not be created yet: %s", start.actor_id, error)
+                self._begin_child(start)
+
+        self._runner.errand(errand)
 
     def _remerge(self, actor_id: UUID, change: StateChange) -> None:
         """On a thread of the runner's: update functions are users' code."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
@@ -33,7 +33,7 @@ from rivet_workflows.records import (
     StateWrite,
 )
 from rivet_workflows.worker.holding import Holding, Pending
-from rivet_workflows.worker.orders import ErrorEvent, Orders, StepReport, StepToken
+from rivet_workflows.worker.orders import ChildEnd, ChildStart, ErrorEvent, Orders, StepReport, StepToken
 
 logger = logging.getLogger("rivet_workflows.worker")
 
@@ -341,6 +341,33 @@ class Core:
                 lambda m, a=answer: m.messages(a.messages, a.names, a.complete, a.at, self.now),  # type: ignore[misc]
             )
 
+    def child_begun(self, start: ChildStart, child_id: UUID | None, end: ChildEnd | None, now: int) -> None:
+        """A child is there and waited for, or has ended already (or could not be created)."""
+        self._at(now)
+        holding = self._held.get(start.actor_id)
+        if holding is None or holding.number != start.holding or start.seq not in holding.child_errands:
+            return
+        holding.child_errands.discard(start.seq)
+        if end is None and child_id is not None:
+            holding.children[start.seq] = child_id
+            self._settle(holding)
+        elif end is not None:
+            self._child_done(holding, start.seq, end)
+
+    def children_ended(self, actor_id: UUID, ends: Mapping[UUID, ChildEnd], now: int) -> None:
+        """Those of an actor's children that are over, as :attr:`Orders.child_looks` asked."""
+        self._at(now)
+        holding = self._held.get(actor_id)
+        if holding is None or holding.reloading:
+            return
+        for seq, child_id in list(holding.children.items()):
+            if child_id in ends and self._held.get(actor_id) is holding:
+                del holding.children[seq]
+                self._child_done(holding, seq, ends[child_id])
+
+    def _child_done(self, holding: Holding, seq: int, end: ChildEnd) -> None:
+        self._feed(holding, lambda machine: machine.child_done(seq, end.ok, end.output, end.error, self.now))
+
     def rolled_back(self, actor_id: UUID, entries: Sequence[Entry], now: int) -> None:
         """The rows to compensate, as :attr:`Orders.rollbacks` asked."""
         self._at(now)
@@ -355,6 +382,8 @@ class Core:
             holding = self._held.get(actor_id)
             if holding is not None and not holding.reloading:
                 self._feed(holding, lambda machine: machine.bell(self.now))
+                if holding.children:
+                    self._orders.child_looks.append((actor_id, list(holding.children.values())))
 
     def tick(self, now: int) -> None:
         """Time has passed."""
@@ -433,6 +462,12 @@ class Core:
         for order in sent.starts:
             if order.seq in holding.machine.running and not self.stopping:
                 self._orders.starts.append(holding.start(order))
+        for child in sent.children:
+            if child.seq in holding.machine.calls and not self.stopping:
+                holding.child_errands.add(child.seq)
+                self._orders.children.append(
+                    ChildStart(item.actor_id, child.seq, holding.number, child.actor, child.key, child.input)
+                )
         if any(send.actor_id == item.actor_id for send in item.sends):
             self._feed(holding, lambda machine: machine.bell(self.now))
         self._next_deferred(holding)

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from rivet_workflows.engine import Machine, Turn
 from rivet_workflows.engine.machine import covers
-from rivet_workflows.engine.turn import Failure, StepOrder
+from rivet_workflows.engine.turn import ChildOrder, Failure, StepOrder
 from rivet_workflows.records import Claimed, CommitItem, Finish, Outgoing
 from rivet_workflows.worker.orders import Effects, ErrorEvent, StateChange, StepReport, StepStart, StepToken
 
@@ -24,6 +25,7 @@ class Pending:
 
     item: CommitItem
     starts: list[StepOrder] = field(default_factory=list)
+    children: list[ChildOrder] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     #: The attempts whose ends this commit records, to be told again if it is refused.
     reports: list[tuple[StepToken, StepReport]] = field(default_factory=list)
@@ -51,6 +53,7 @@ class Pending:
         cancelled = set(turn.cancels)
         self.starts = [order for order in self.starts if order.seq not in cancelled]
         self.starts += [order for order in turn.starts if order.durable]
+        self.children = [order for order in self.children if order.seq not in cancelled] + turn.children
         if turn.outcome is not None:
             outcome = turn.outcome
             item.finish = Finish(outcome.lifecycle, outcome.at, outcome.output, outcome.error)
@@ -99,6 +102,7 @@ class Pending:
         mine.finish, mine.block = its.finish or mine.finish, its.block or mine.block
         mine.destroy = mine.destroy or its.destroy
         self.starts += later.starts
+        self.children += later.children
         self.failures += later.failures
         self.reports += later.reports
         self.must = True
@@ -114,6 +118,8 @@ class Holding:
         "busy_until",
         "busy_wait",
         "change_waits",
+        "child_errands",
+        "children",
         "claimed",
         "code",
         "commit_no",
@@ -149,6 +155,9 @@ class Holding:
         self.atomic: StepToken | None = None
         #: How often atomic steps of it lost their state to an action.
         self.conflicts = 0
+        #: Children whose end the workflow waits for, by the entry's seq; and orders that are being carried out.
+        self.children: dict[int, UUID] = {}
+        self.child_errands: set[int] = set()
         #: Reports that wait until the state change before them is committed.
         self.deferred: deque[tuple[StepToken, StepReport]] = deque()
         #: A change that is being merged, with the report it belongs to; None in the report: it is in ``sent``.
@@ -195,6 +204,7 @@ class Holding:
             and self.sent is None
             and not self.active
             and not self.deferred
+            and not self.child_errands
             and self.change_waits is None
             and not self.looking
             and not self.reloading

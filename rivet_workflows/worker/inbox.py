@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from rivet_workflows.records import CommitResult, StateWrite
+from rivet_workflows.worker.children import ChildNews
 from rivet_workflows.worker.orders import StepReport, StepToken
+from rivet_workflows.worker.ports import CoreLike
 
 
 @dataclass(slots=True)
@@ -21,6 +23,8 @@ class Mail:
 
     reports: list[tuple[StepToken, StepReport]] = field(default_factory=list)
     remerged: list[tuple[UUID, StateWrite | None]] = field(default_factory=list)
+    #: What came of orders to create and watch children.
+    children: list[ChildNews] = field(default_factory=list)
     #: What became of commits that atomic steps made in their own transactions.
     committed: list[CommitResult] = field(default_factory=list)
     #: Actors for which something was written, held here or not.
@@ -29,6 +33,22 @@ class Mail:
     poll: bool = False
     #: A heartbeat was written: time to look for workers whose hearts stopped.
     sweep: bool = False
+
+    @property
+    def for_core(self) -> bool:
+        """There is something to tell the core, bells apart."""
+        return bool(self.reports or self.remerged or self.committed or self.children)
+
+    def tell(self, core: CoreLike, now: int) -> None:
+        """Tell the core, commits first: what was reported since may build on them."""
+        if self.committed:
+            core.committed(self.committed, now)
+        for token, report in self.reports:
+            core.step_done(token, report, now)
+        for actor_id, write in self.remerged:
+            core.remerged(actor_id, write, now)
+        for news in self.children:
+            core.child_begun(news.start, news.child_id, news.end, now)
 
 
 class Inbox:
@@ -53,6 +73,11 @@ class Inbox:
     def committed(self, result: CommitResult) -> None:
         with self._changed:
             self._mail.committed.append(result)
+            self._arrived()
+
+    def child(self, news: ChildNews) -> None:
+        with self._changed:
+            self._mail.children.append(news)
             self._arrived()
 
     def ring(self, actor_ids: Iterable[UUID]) -> None:

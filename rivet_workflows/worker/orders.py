@@ -116,6 +116,27 @@ class ErrorEvent:
     retry_at: int | None = None
 
 
+@dataclass(slots=True, frozen=True)
+class ChildStart:
+    """Create this actor unless it exists and have its end wake ``actor_id``; answer with ``core.child_begun``."""
+
+    actor_id: UUID
+    seq: int
+    holding: int
+    actor: str
+    key: str
+    input: str | None
+
+
+@dataclass(slots=True, frozen=True)
+class ChildEnd:
+    """How a child ended: its encoded output, or the record of its failure."""
+
+    ok: bool
+    output: str | None = None
+    error: str | None = None
+
+
 @dataclass(slots=True)
 class Orders:
     """Everything the core wants done now. The shell carries it out in this order and reports back."""
@@ -126,6 +147,9 @@ class Orders:
     starts: list[StepStart] = field(default_factory=list)
     #: Attempts whose result is not wanted any more: cancel the coroutine, tell the thread.
     cancels: list[StepToken] = field(default_factory=list)
+    children: list[ChildStart] = field(default_factory=list)
+    #: Children that may have ended, with the actor that waits; answer with ``core.children_ended``.
+    child_looks: list[tuple[UUID, list[UUID]]] = field(default_factory=list)
     releases: list[Release] = field(default_factory=list)
     #: What an atomic step commits in its own transaction, on its own thread; answer with ``core.committed``.
     atomics: list[tuple[StepToken, CommitItem]] = field(default_factory=list)

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
+from rivet_workflows import keys
 from rivet_workflows.engine import Limits, Program
 from rivet_workflows.markers import Queue
-from rivet_workflows.registry import ActorType
+from rivet_workflows.registry import ActorType, registry
 
 logger = logging.getLogger("rivet_workflows.workflow")
 
@@ -32,6 +33,8 @@ def make_program(actor_type: ActorType, actor_id: UUID, key: str | tuple[str, ..
         removed=options.removed,
         step_defaults=actor_type.step_options,
         queue_name=functools.partial(_queue_name, actor_type),
+        actor_name=_actor_name,
+        actor_key=keys.encode,
         check_body=functools.partial(_check_body, actor_type),
         handler_path=handler_path,
         find_handler=functools.partial(_find_handler, actor),
@@ -46,6 +49,15 @@ def engine_limits(settings: Any) -> Limits:
         max_starts=settings.MAX_STARTS,
         max_value=settings.MAX_PAYLOAD,
     )
+
+
+def _actor_name(actor: Any) -> str:
+    found = registry.get(actor)
+    if found.run is None:
+        raise TypeError(
+            f"{found.name} has no workflow to wait for: its class defines no run. Call it from a step"
+        )
+    return found.name
 
 
 def _queue_name(actor_type: ActorType, queue: Any) -> str:

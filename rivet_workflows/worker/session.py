@@ -136,17 +136,12 @@ class Session:
             self._after_outage()
         if mail.poll:
             self._poll_at = 0.0
-        if not (mail.reports or mail.remerged or mail.rung or mail.committed):
+        if not (mail.for_core or mail.rung):
             return
         self._dry = False
         core, now = self._core, self._time.now()
         with workflow_code():
-            if mail.committed:
-                core.committed(mail.committed, now)
-            for token, report in mail.reports:
-                core.step_done(token, report, now)
-            for actor_id, write in mail.remerged:
-                core.remerged(actor_id, write, now)
+            mail.tell(core, now)
             held = [actor_id for actor_id in mail.rung if core.holds(actor_id)]
             if held:
                 core.rung(held, now)
