@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from rivet_workflows.crashpoints import crashpoint
 from rivet_workflows.records import Claimed
+from rivet_workflows.worker import maintenance
 from rivet_workflows.worker.carry import Carrier
 from rivet_workflows.worker.control import Control
 from rivet_workflows.worker.dbtime import DatabaseTime
@@ -67,6 +70,7 @@ class Session:
         control: Control,
         types: dict[str, str],
         habits: Habits,
+        maintain: Callable[[Callable[[], bool]], Any] = lambda _stopping: None,
     ) -> None:
         self.worker_id = worker_id
         self._core = core
@@ -82,6 +86,8 @@ class Session:
         #: Something is to be claimed, as far as known. True at the start, for what lay there before.
         self._work = True
         self._poll_at = 0.0
+        self._maintenance = maintain
+        self._maintain_at = 0.0
         self._poll = habits.poll
         self._more = True
         self._handing_back = False
@@ -215,6 +221,7 @@ class Session:
     def _look_around(self, mail: Mail) -> None:
         if mail.sweep:
             self._sweep()
+            self._maintain()
         polling = time.monotonic() >= self._poll_at
         if polling:
             self._poll_database()
@@ -229,6 +236,14 @@ class Session:
         if claimed:
             logger.debug("Claimed %d actors%s", len(claimed), "; there are more" if self._work else "")
             self._take_up(claimed)
+
+    def _maintain(self) -> None:
+        """Tidy up now and then, on an errand thread."""
+        moment = time.monotonic()
+        if moment < self._maintain_at or self._control.stopping:
+            return
+        self._maintain_at = moment + maintenance.INTERVAL
+        self._runner.errand(lambda: self._maintenance(lambda: self._control.stopping))
 
     def _poll_database(self) -> None:
         """The net under the bells: what they should have announced; and when the next wake is due, ours or not."""

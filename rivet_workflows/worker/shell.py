@@ -26,10 +26,10 @@ from rivet_workflows.conf import settings
 from rivet_workflows.engine import Program
 from rivet_workflows.records import Claimed, Commit, CommitItem, CommitResult
 from rivet_workflows.registry import ActorType, registry
-from rivet_workflows.store import bells
+from rivet_workflows.store import bells, get_store
 from rivet_workflows.store.errors import UnknownOutcome
 from rivet_workflows.store.listening import Listener
-from rivet_workflows.worker import guard
+from rivet_workflows.worker import guard, maintenance
 from rivet_workflows.worker.atomic import Atomics, WriteTurn
 from rivet_workflows.worker.carry import Carrier
 from rivet_workflows.worker.connections import close_all, drop
@@ -267,6 +267,7 @@ class Worker:
             control=self.control,
             types=codes,
             habits=self.options.habits,
+            maintain=lambda stopping: maintenance.run_once(get_store(self._store.alias), stopping),
         )
         self._turn.serve = session.serve_atomics
         return session
