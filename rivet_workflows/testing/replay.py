@@ -17,8 +17,9 @@ from typing import Any
 from uuid import UUID
 
 from rivet_workflows.engine import Machine, Turn
-from rivet_workflows.engine.machine import ReplayLog
+from rivet_workflows.engine.mailbox import Mailbox
 from rivet_workflows.engine.program import Codec
+from rivet_workflows.engine.replaylog import ReplayLog
 from rivet_workflows.records import Claimed
 from rivet_workflows.testing.compare import first_difference, orders, position
 from rivet_workflows.testing.reorder import reordered
@@ -114,7 +115,9 @@ class ReplayCore(Core):
         parked = holding.machine
         if self.found is not None or parked.root is None or parked.rollback is not None:
             return None
-        if parked.stopped or parked.over or holding.pending is not None or holding.sent is not None:
+        if parked.stopped or parked.over or parked.tasks.paused:
+            return None
+        if holding.pending is not None or holding.sent is not None:
             return None
         with _queries_allowed():
             claimed = self._load(holding.claimed.actor_id, holding.claimed.epoch)
@@ -126,6 +129,7 @@ class ReplayCore(Core):
         fresh = Machine(program, claimed, self.codec, replace(parked.limits, max_starts=1 << 30))
         fresh.log = ReplayLog(fresh, None)
         turn = fresh.start(parked.now)
+        _share_mail(parked.mailbox, fresh.mailbox)
         turn.starts = [order for order in turn.starts if order.seq not in parked.running]
         if self._differs(holding, parked, fresh, turn):
             fresh.dispose()
@@ -156,6 +160,13 @@ class ReplayCore(Core):
                 claimed.actor_id,
                 claimed.name,
             )
+
+
+def _share_mail(parked: Mailbox, fresh: Mailbox) -> None:
+    """What the parked machine has seen in its queues and not taken yet; a replayed one would have to look again."""
+    fresh._seen = [replace(seen, messages=list(seen.messages)) for seen in parked._seen]
+    fresh._gone = set(parked._gone)
+    fresh._asked, fresh._rung = parked._asked, parked._rung
 
 
 @contextmanager

@@ -180,3 +180,20 @@ def test_parked_mode_does_not_look(rivet):
             return await ctx.step("draw", work, random.random())
 
     assert rivet.client.get_or_create(Lottery, "a").result() < 1
+
+
+def test_messages_that_were_seen_together_are_taken_one_by_one(rivet):
+    class Takes(Actor):
+        work = Queue(int)
+
+        async def run(self, ctx):
+            total = []
+            for _ in range(4):
+                message = await ctx.queue.next("next", names=["work"])
+                total.append(await ctx.step("add", work, message.body))
+            return total
+
+    takes = rivet.client.create(Takes)
+    for number in range(4):
+        takes.send("work", number)
+    assert takes.result() == [0, 1, 2, 3]
