@@ -14,6 +14,7 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
+from tokenize import TokenError
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
@@ -92,7 +93,7 @@ def _compiled(original: CodeType) -> CodeType | None:
     try:
         lines, first = inspect.getsourcelines(original)
         tree = ast.parse(textwrap.dedent("".join(lines)))
-    except (OSError, TypeError, SyntaxError):
+    except (OSError, TypeError, SyntaxError, TokenError):
         return None
     made = tree.body[0] if len(tree.body) == 1 else None
     if not isinstance(made, ast.AsyncFunctionDef | ast.FunctionDef) or made.name != original.co_name:

@@ -328,10 +328,10 @@ def as_autocommit(alias: str) -> Iterator[None]:
     """Steps run in autocommit, where a failed statement harms nothing else. In a test's transaction it would end all
     of it; here what is entered is undone to where it began, when it failed in the database."""
     connection = connections[alias]
-    if not connection.in_atomic_block:
+    savepoint = connection.savepoint() if connection.in_atomic_block else None
+    if savepoint is None:
         yield
         return
-    savepoint = connection.savepoint()
     try:
         yield
     except BaseException as error:

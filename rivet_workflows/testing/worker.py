@@ -54,8 +54,8 @@ class _WatchedStore:
         self._store = store
         self._committed = committed
 
-    def commit_group(self, items: Sequence[CommitItem]) -> list[CommitResult]:
-        results: list[CommitResult] = self._store.commit_group(items)
+    def commit_group(self, items: Sequence[CommitItem], *, wait: bool = False) -> list[CommitResult]:
+        results: list[CommitResult] = self._store.commit_group(items, wait=wait)
         self._committed(results)
         return results
 

@@ -85,7 +85,12 @@ def test_evicting_is_the_orderly_form(rivet, auction):
 @pytest.mark.parametrize(("point", "calls"), [("before", 1), ("after_run", 2), ("after_commit", 1)])
 def test_crash_at(rivet, auction, point, calls):
     called = []
-    rivet.stub_step("charge-card", lambda step, amount: called.append(step.idempotency_key) or "receipt")
+
+    def charge(step, amount):
+        called.append(step.idempotency_key)
+        return "receipt"
+
+    rivet.stub_step("charge-card", charge)
     rivet.crash_at("charge-card", point)
     auction.send("bids", Bid(5))
     rivet.run_until_idle()

@@ -9,6 +9,7 @@ from asgiref.sync import sync_to_async
 from django.apps import apps
 from django.contrib.auth.models import Group
 from django.db import connection, transaction
+from django.db.models import Model
 from django.test import TestCase, TransactionTestCase
 
 from rivet_workflows import Actor, client
@@ -22,7 +23,8 @@ from tests.testing.auction import Bid, declare
 
 def look(blocker):
     with blocker.unblock():
-        for model in [*apps.get_app_config("rivet_workflows").get_models(), Group]:
+        models: list[type[Model]] = [*apps.get_app_config("rivet_workflows").get_models(), Group]
+        for model in models:
             assert not model._default_manager.exists(), model
 
 
