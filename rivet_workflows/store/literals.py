@@ -39,8 +39,8 @@ def text_array(values: Iterable[str]) -> str:
     Two C-speed replacements per text are as fast as the JSON encoder's quoting (12 and 14 µs for 50
     payloads), and right for names and keys, which are no JSON, too.
     """
-    body = '","'.join([v.replace("\\", "\\\\").replace('"', '\\"') for v in values])
-    return '{"' + body + '"}'
+    quoted = [v.replace("\\", "\\\\").replace('"', '\\"') for v in values]
+    return '{"' + '","'.join(quoted) + '"}' if quoted else "{}"
 
 
 def optional_text_array(values: Sequence[str | None]) -> str:

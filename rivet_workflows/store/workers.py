@@ -48,12 +48,20 @@ class WorkerVerbs(StoreBase):
         no row: of a worker that was stopped in its tracks, forgotten, and claimed once more before it noticed."""
         before = self.clock.now() - lease
         # Owners first: a worker that registers and claims in between is not taken for one without a row.
-        owners = (
-            Run.objects.using(self.alias).filter(owner_id__isnull=False).values_list("owner_id", flat=True)
-        )
-        holding = {owner for owner in owners.distinct() if owner is not None}
+        holding = self._owners()
         known = dict(Worker.objects.using(self.alias).values_list("id", "heartbeat_at"))
         return sorted({w for w, beat in known.items() if beat < before} | (holding - known.keys()))
+
+    def _owners(self) -> set[int]:
+        """Every id that holds actors: from one to the next along the index, however many each holds."""
+        found: set[int] = set()
+        last = 0
+        while True:
+            rows = self.query("SELECT min(owner_id) FROM rivet_run WHERE owner_id > %s", [last])
+            if rows[0][0] is None:
+                return found
+            last = rows[0][0]
+            found.add(last)
 
     def live_codes(self) -> dict[str, set[str]]:
         """Which actor names can be run now, and by which codes: those of workers that are not draining."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Thread
-from typing import Any
+from threading import Barrier
+from typing import Any, cast
 
 import pytest
 from django.db import connections
@@ -15,21 +17,55 @@ from django.db import connections
 from rivet_workflows.records import Claimed, CommitItem, Entry, EntryStatus, Kind
 from rivet_workflows.store import get_store
 from rivet_workflows.store.store import Store
+from tests.databases import database_from_url
 
 TYPES = {"order": "code-1"}
 _keys = itertools.count()
+
+
+#: Two connections to one database. In memory SQLite does not lock as it does in production, so there it is a file.
+LEFT = "left" if connections["default"].vendor == "sqlite" else "default"
+RIGHT = "right"
+
+
+def _add_aliases() -> None:
+    config = dict(connections.settings["default"])
+    if LEFT == "left":
+        config = database_from_url(f"sqlite:///{Path(tempfile.mkdtemp()) / 'rivet.sqlite3'}")
+        connections.settings[LEFT] = _complete(config)
+    connections.settings[RIGHT] = _complete(config) | {"TEST": {"MIRROR": LEFT}}
+
+
+def _complete(config: dict[str, Any]) -> dict[str, Any]:
+    return cast(dict[str, Any], connections.configure_settings({"default": dict(config)})["default"])
+
+
+_add_aliases()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """All tests here commit for real; afterwards our own tables alone are flushed."""
     for test in items:
         if Path(__file__).parent in test.path.parents:
-            test.add_marker(pytest.mark.django_db(transaction=True, available_apps=["rivet_workflows"]))
+            databases = (
+                {"default", LEFT, RIGHT} if "pair" in getattr(test, "fixturenames", ()) else {"default"}
+            )
+            test.add_marker(
+                pytest.mark.django_db(
+                    transaction=True, databases=databases, available_apps=["rivet_workflows"]
+                )
+            )
 
 
 @pytest.fixture
 def store(db: None) -> Store:
     return get_store("default")
+
+
+@pytest.fixture
+def pair(db: None) -> tuple[Store, Store]:
+    """The store through two connections, to be stepped by hand in one thread."""
+    return get_store(LEFT), get_store(RIGHT)
 
 
 @pytest.fixture
@@ -79,21 +115,23 @@ def row(seq: int, **more: Any) -> Entry:
     return Entry(seq=seq, **(values | more))
 
 
-@contextmanager
-def thread(target: Callable[[], Any]) -> Iterator[list[Any]]:
-    """Run ``target`` in a thread with a connection of its own; its result is in the list after the block."""
-    result: list[Any] = []
+def in_threads(*targets: Callable[[], Any]) -> list[Any]:
+    """Run all at once, each on a connection of its own; their results, an exception among them raised."""
+    barrier = Barrier(len(targets))
 
-    def run() -> None:
+    def run(target: Callable[[], Any]) -> Any:
         try:
-            result.append(target())
-        except BaseException as error:
-            result.append(error)
+            barrier.wait(30)
+            return target()
         finally:
             connections.close_all()
 
-    worker = Thread(target=run)
-    worker.start()
-    yield result
-    worker.join(30)
-    assert not worker.is_alive()
+    with ThreadPoolExecutor(len(targets)) as pool:
+        return [future.result(60) for future in [pool.submit(run, target) for target in targets]]
+
+
+def until(condition: Callable[[], Any]) -> None:
+    """Ask until it is so: for what another thread or server process will do without being told to."""
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end, "it did not come about"

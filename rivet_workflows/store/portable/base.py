@@ -6,11 +6,12 @@ On MariaDB the rows read are locked by the reads, and those that others have loc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
+from rivet_workflows.records import TimerKind
 from rivet_workflows.store.base import StoreBase, chunks, marks, to_uuid
 from rivet_workflows.store.clock import MYSQL_NOW, DatabaseClock
 
@@ -51,3 +52,28 @@ class PortableBase(StoreBase):
             for row in self.query(f"{select} IN ({marks(some)}){end}", self.uids(some)):
                 found[to_uuid(row[0])] = row[1:]
         return found
+
+    def drop_wakes(self, actors: Mapping[UUID, int | None], now: int, deadlines: bool) -> None:
+        """Delete these actors' wakes that are due, and with ``deadlines`` those of that kind; of an actor with an
+        epoch only while it has that.
+
+        MariaDB's DELETE would wait for a sender's open transaction, whose wakes are not for us yet: so they are
+        passed over first, and the rest goes by id.
+        """
+        kind = int(TimerKind.DEADLINE) if deadlines else -1
+        epoch = "(SELECT r.epoch FROM rivet_run r WHERE r.actor_id = rivet_timer.actor_id)"
+        if self._is_sqlite:
+            self.execute_many(
+                "DELETE FROM rivet_timer WHERE actor_id = %s AND (due <= %s OR kind = %s)"
+                f" AND (%s IS NULL OR %s = {epoch})",
+                [(self.uid(i), now, kind, wanted, wanted) for i, wanted in sorted(actors.items())],
+            )
+            return
+        for some in chunks(sorted(actors)):
+            rows = self.query(
+                f"SELECT id, actor_id, {epoch} FROM rivet_timer WHERE actor_id IN ({marks(some)})"
+                f" AND (due <= %s OR kind = %s){self.lock()}",
+                [*self.uids(some), now, kind],
+            )
+            ours = [(i,) for i, actor, at in rows if actors[to_uuid(actor)] in (None, at)]
+            self.execute_many("DELETE FROM rivet_timer WHERE id = %s", ours)

@@ -23,7 +23,6 @@ _TAKE = (
     "UPDATE rivet_run SET owner_id = %s, epoch = epoch + 1, blocked = 0, blocked_code = '', code = %s, format = %s"
     " WHERE actor_id = %s"
 )
-_DROP_WAKES = "DELETE FROM rivet_timer WHERE actor_id = %s AND (due <= %s OR kind = %s)"
 _COLD = "SELECT a.id, a.name, a.key, a.input, a.created_at FROM rivet_actor a WHERE a.id"
 _HISTORY = (
     f"SELECT actor_id, {', '.join(ENTRY_COLUMNS)} FROM rivet_history"
@@ -150,7 +149,7 @@ class PortableClaims(PortableBase):
 
     def _take(self, worker_id: int, runs: list[tuple[Any, ...]], codes: dict[int, str], now: int) -> None:
         self.execute_many(_TAKE, [(worker_id, codes[run[1]], self.format, self.uid(run[0])) for run in runs])
-        self.execute_many(_DROP_WAKES, [(self.uid(run[0]), now, int(TimerKind.DEADLINE)) for run in runs])
+        self.drop_wakes(dict.fromkeys(run[0] for run in runs), now, deadlines=True)
         self.execute_many(
             "UPDATE rivet_actor SET lifecycle = %s WHERE id = %s",
             [(int(Lifecycle.LIVE), self.uid(run[0])) for run in runs if run[7]],

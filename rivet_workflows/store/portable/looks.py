@@ -30,7 +30,7 @@ class PortableLooks(PortableBase):
         answers = []
         with self.writing():
             now = self.clock.now()
-            self._drop_due(sorted({look.actor_id: look.epoch for look in looks}.items()), now)
+            self.drop_wakes({look.actor_id: look.epoch for look in looks}, now, deadlines=False)
             for look in looks:
                 names = self._queues(look.actor_id) if look.names is None else look.names
                 read: QueueRead = {}
@@ -41,13 +41,6 @@ class PortableLooks(PortableBase):
                 answers.append(merge(look, read, now))
         crashpoint("after-look")
         return answers
-
-    def _drop_due(self, actors: Sequence[tuple[UUID, int | None]], now: int) -> None:
-        self.execute_many(
-            "DELETE FROM rivet_timer WHERE actor_id = %s AND due <= %s"
-            " AND (%s IS NULL OR %s = (SELECT r.epoch FROM rivet_run r WHERE r.actor_id = rivet_timer.actor_id))",
-            [(self.uid(actor_id), now, epoch, epoch) for actor_id, epoch in actors],
-        )
 
     def _queues(self, actor_id: UUID) -> list[str]:
         """Every queue of the actor that holds a message: from one to the next along the index."""
