@@ -32,6 +32,13 @@ def outcomes(results: Any) -> list[Commit]:
     return [result.outcome for result in results]
 
 
+def waiting_for(store: Store) -> list[tuple[Any, ...]]:
+    """Server processes that wait for a lock of this connection's."""
+    return store.query(
+        "SELECT pid FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY(pg_blocking_pids(pid))"
+    )
+
+
 def closing(target: Callable[[], Any]) -> Callable[[], Any]:
     """For a thread of a pool: its connection is closed in the end."""
 
@@ -226,16 +233,11 @@ def test_a_server_process_killed_in_a_commit(pair: Pair) -> None:
     (c,) = take(left, 1)
     group = [item(c, rows=[row(1)])]
 
-    def waiting() -> Any:
-        return right.query(
-            "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-        )
-
     with ThreadPoolExecutor(1) as pool, transaction.atomic(using=right.alias):
         right.lock_run(c.actor_id)
         future = pool.submit(closing(lambda: left.commit_group(group, wait=True)))
-        until(waiting)
-        right.query("SELECT pg_terminate_backend(%s)", [waiting()[0][0]])
+        until(lambda: waiting_for(right))
+        right.query("SELECT pg_terminate_backend(%s)", waiting_for(right)[0])
         with pytest.raises(UnknownOutcome):
             future.result(20)
     assert outcomes(left.resolve(group)) == [Commit.BUSY]
@@ -252,7 +254,7 @@ def test_resolving_waits_for_a_commit_that_is_still_under_way(pair: Pair) -> Non
         with transaction.atomic(using=right.alias):
             assert outcomes(right.commit_group(group)) == [Commit.OK]
             future = pool.submit(closing(lambda: left.resolve(group)))
-            until(lambda: right.query("SELECT 1 FROM pg_locks WHERE NOT granted"))
+            until(lambda: waiting_for(right))
             assert not future.done()
         assert outcomes(future.result(20)) == [Commit.OK]
 
@@ -267,7 +269,7 @@ def test_a_straggler_waits_for_its_row(pair: Pair) -> None:
         with transaction.atomic(using=right.alias):
             right.lock_run(c.actor_id)
             future = pool.submit(closing(lambda: left.commit_group(group, wait=True)))
-            until(lambda: right.query("SELECT 1 FROM pg_locks WHERE NOT granted"))
+            until(lambda: waiting_for(right))
         assert outcomes(future.result(20)) == [Commit.OK]
 
 
