@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from django.db import IntegrityError
+from django.db.models import F
 
 from rivet_workflows.models import Actor, Run, Timer, Waiter
 from rivet_workflows.records import Lifecycle, TimerKind
@@ -37,8 +38,11 @@ class ChildVerbs(StoreBase):
         """Have the end of ``child_id`` wake ``parent_id``; how it ended, when it has."""
         with self.atomic():
             runs = Run.objects.using(self.alias).filter(actor_id=child_id)
-            # The first write of the transaction: on SQLite it takes the database, elsewhere the child's row.
-            if runs.select_for_update(no_key=self.vendor == "postgresql").first() is None:
+            # The first write of the transaction: on SQLite it takes the database, elsewhere the child's row. A lock
+            # alone would not do: a group's statement that began before we commit and comes to the row after it
+            # would find it free and as it was, and end the child without seeing our row. Written, it finds the row
+            # changed since it began, and comes again.
+            if not runs.update(epoch=F("epoch")):
                 return Ending(Lifecycle.CANCELLED, gone=True)
             ended = self.endings([child_id]).get(child_id)
             if ended is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from rivet_workflows.models import Timer, Waiter
 from rivet_workflows.records import Claimed, Commit, Finish, Lifecycle
 from rivet_workflows.store.store import Store
@@ -52,3 +54,14 @@ def test_a_child_that_is_cancelled_or_destroyed_wakes_who_waits(store: Store, cl
     ends = store.endings([cancelled.actor_id, destroyed.actor_id])
     assert ends[cancelled.actor_id].lifecycle is Lifecycle.CANCELLED
     assert ends[destroyed.actor_id].gone
+
+
+def test_registering_changes_the_childs_row(store: Store, claimed: Claims) -> None:
+    """A group that began before it would else end the child without seeing who waits."""
+    if store.vendor != "postgresql":
+        pytest.skip("one writer, or one statement after the other")
+    parent, child = claimed(2)
+    version = "SELECT xmin FROM rivet_run WHERE actor_id = %s"
+    before = store.query(version, [child.actor_id])
+    store.watch(parent.actor_id, child.actor_id)
+    assert store.query(version, [child.actor_id]) != before
