@@ -16,6 +16,7 @@ from datetime import timedelta
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from rivet_workflows.codec.names import declared_in
 from rivet_workflows.engine.options import DEFAULTS
 from rivet_workflows.markers import ActionOptions, Event, Queue
 from rivet_workflows.registry import MISSING, ActionDef, ActorOptions, ActorType, DeclarationError, registry
@@ -106,6 +107,7 @@ def declare(cls: type[Actor], given: Mapping[str, Any], at: ClassStatement, *, b
         return
     _refuse_second(actor_type, at, reader)
     cls.__rivet_name__ = name
+    declared_in(cls)
     registry.add(actor_type)
 
 

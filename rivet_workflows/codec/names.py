@@ -36,6 +36,9 @@ class Custom:
 
 _stable: dict[str, type] = {}
 _renamed: dict[str, str] = {}
+#: Functions in which actors were declared, and the classes made in them that were stored: tests do that.
+_local_scopes: set[str] = set()
+_local: dict[str, type] = {}
 custom_by_type: dict[type, Custom] = {}
 custom_by_name: dict[str, Custom] = {}
 _listeners: list[Callable[[], None]] = []
@@ -129,6 +132,22 @@ def current_name(name: str) -> str:
     return name
 
 
+def declared_in(cls: type) -> None:
+    """An actor is declared here. If that is inside a function, the classes made there may be stored too.
+
+    They are found again in this process, and in every other that calls the function before it meets them.
+    """
+    scope, local, _ = cls.__qualname__.rpartition("<locals>")
+    if local:
+        _local_scopes.add(f"{cls.__module__}:{scope}")
+        _changed()
+
+
+def _is_local(cls: type) -> bool:
+    scope, local, _ = cls.__qualname__.rpartition("<locals>")
+    return bool(local) and f"{cls.__module__}:{scope}" in _local_scopes
+
+
 def name_of(cls: type) -> str:
     """The name `cls` is stored under; `Refused` when another process could not find it by that."""
     stable = cls.__dict__.get(STABLE)
@@ -140,6 +159,10 @@ def name_of(cls: type) -> str:
             f"its class {shown} belongs to the running script, which a worker does not have",
             "Move the class to an importable module, or give it a @stable_name.",
         )
+    if _is_local(cls):
+        name = f"{cls.__module__}:{cls.__qualname__}"
+        _local[name] = cls
+        return name
     if _find(cls.__module__, cls.__qualname__) is not cls:
         raise Refused(
             f"its class {shown} cannot be found again by that name (made in a function, or replaced)",
@@ -157,6 +180,8 @@ def resolve(stored: str) -> type:
         return again if again is not None and again.__dict__.get(STABLE) == name else found
     module, colon, qualname = name.partition(":")
     again = _find(module, qualname) if colon else _find_dotted(name)
+    if again is None:
+        again = _local.get(name)
     if again is not None:
         return again
     dotted = stored.replace(":", ".")
