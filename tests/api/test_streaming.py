@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -45,7 +46,7 @@ def stream(user, cart, act, *, query="", headers=None):
     async def scenario():
         browser = AsyncClient()
         await browser.aforce_login(user)
-        response = await browser.get(
+        response: Any = await browser.get(
             f"/rivet/actors/{cart.actor_id}/events/stream{query}",
             headers={"Accept": "text/event-stream"} | (headers or {}),
         )
@@ -53,7 +54,7 @@ def stream(user, cart, act, *, query="", headers=None):
         chunks = aiter(response)
 
         async def read(count):
-            found = []
+            found: list[Any] = []
             while len(found) < count:
                 found += parsed((await asyncio.wait_for(anext(chunks), 20)).decode())
             return found
