@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar
 from uuid import UUID
@@ -14,7 +14,7 @@ from rest_framework.utils.urls import replace_query_param
 from rivet_workflows import client
 from rivet_workflows.api import serializers
 from rivet_workflows.api.base import RivetView
-from rivet_workflows.client import Handle
+from rivet_workflows.client import Handle, looking
 from rivet_workflows.client.actions import run_action
 from rivet_workflows.client.remote import require_of_type, require_staff, sendable
 from rivet_workflows.exceptions import ValidationFailed
@@ -70,9 +70,11 @@ class ActorsView(RivetView):
             require_of_type(actor_type, (), request, "list")
 
 
-def _bodies(handles: Iterable[Handle]) -> Iterable[dict[str, Any]]:
+def _bodies(handles: Sequence[Handle]) -> Iterator[dict[str, Any]]:
+    statuses = looking.statuses(handles)
     for handle in handles:
-        yield serializers.actor_body(handle, handle.status())
+        if handle.actor_id in statuses:  # it may have been destroyed since it was listed
+            yield serializers.actor_body(handle, statuses[handle.actor_id])
 
 
 def _page_size(given: str | None) -> int:

@@ -62,6 +62,8 @@ class ActionContext:
         self._sends: list[Outgoing] = []
         self._destroy = False
         self._over = False
+        #: The time when an async function began; others ask when they want it.
+        self._began: int | None = None
 
     # -- what it is about
 
@@ -77,7 +79,10 @@ class ActionContext:
 
     def now(self) -> datetime:
         """The time as the workers' timers know it; aware, UTC."""
-        return from_micros(get_store().clock.now())
+        return from_micros(self._now())
+
+    def _now(self) -> int:
+        return get_store().clock.now() if self._began is None else self._began
 
     def client(self) -> Client:
         """The client for calls to other actors. What it sends and creates joins this transaction."""
@@ -107,7 +112,8 @@ class ActionContext:
         )
 
     def preload(self) -> None:
-        """Read the state now: an event loop may not do it at first touch."""
+        """Ask the database now for what may be wanted: an event loop may not do it at first touch."""
+        self._began = get_store().clock.now()
         if self._type.state_enabled and self._stateless is None:
             self._loaded()
 
@@ -210,7 +216,13 @@ class SelfQueue:
         context = self._context
         context._changing("c.queue.send")
         message = sending.outgoing(
-            context.actor_id, context.name, queue, body, delay=delay, dedupe_key=dedupe_key
+            context.actor_id,
+            context.name,
+            queue,
+            body,
+            delay=delay,
+            dedupe_key=dedupe_key,
+            now=context._now,
         )
         context._sends.append(message)
 

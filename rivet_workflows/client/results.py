@@ -114,7 +114,7 @@ def _of_open_entries(run: RunRow, error: ErrorInfo | None) -> ActorStatus:
         state,
         waiting_for=_waiting_for(leaves),
         since=from_micros(max(began)) if began else None,
-        wake_at=_wake_at(leaves),
+        wake_at=_wake_at([opened["rb"]] if opened.get("rb") else leaves),
         error=error,
     )
 

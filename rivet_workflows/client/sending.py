@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -53,8 +54,9 @@ def outgoing(
     delay: float | timedelta | None = None,
     dedupe_key: str | None = None,
     wait: bool = False,
+    now: Callable[[], int] | None = None,
 ) -> Outgoing:
-    """The checked message.
+    """The checked message. ``now`` gives the database's time where it may not be asked here.
 
     Raises ``QueueNotFound``, ``ValidationFailed``, ``SerializationError``, ``PayloadTooLarge``; ``TypeError`` and
     ``ValueError`` for a delay that is no duration.
@@ -65,16 +67,17 @@ def outgoing(
     if declared is not None:
         body = declared.validate_body(body)
     text = encoded(body, "MAX_MESSAGE_SIZE", f'body of queue "{name}"')
-    now = get_store().clock.now() if delay is not None or dedupe_key is not None else 0
+    clock = get_store().clock.now if now is None else now
+    at = clock() if delay is not None or dedupe_key is not None else 0
     wait_for = 0 if delay is None else micros(delay, "delay")
     return Outgoing(
         actor_id=actor_id,
         queue=name,
         body=text,
-        visible_at=now + wait_for if wait_for else None,
+        visible_at=at + wait_for if wait_for else None,
         wants_reply=wait,
         dedupe_hash=None if dedupe_key is None else dedupe_hash(name, dedupe_key),
-        dedupe_until=None if dedupe_key is None else now + round(settings.DEDUPE_PERIOD * 1_000_000),
+        dedupe_until=None if dedupe_key is None else at + round(settings.DEDUPE_PERIOD * 1_000_000),
         max_queue_size=actor_type.options.max_queue_size or settings.MAX_QUEUE_SIZE,
     )
 

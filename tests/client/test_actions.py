@@ -115,6 +115,26 @@ def test_an_async_action_works_like_any_other_and_its_orm_is_in_the_transaction(
     assert keeper.keep("c") == ["a", "c"]
 
 
+def test_an_async_action_may_use_everything_a_sync_one_may():
+    class Busy(Actor):
+        state = dict
+
+        @action
+        async def go(self, c):
+            c.state["at"] = c.now()
+            c.broadcast("gone", 1)
+            c.queue.send("later", 1, delay=60, dedupe_key="k")
+            other = await c.client().aget_or_create(Cart, "other")
+            await other.asend("notes", "from an action")
+            return c.state["at"].tzinfo is not None
+
+    busy = client.create(Busy, 1)
+    assert busy.go() is True
+    assert events(busy) == [(1, "gone", 1)]
+    assert [m.queue for m in looking.messages(busy)] == ["later"]
+    assert [m.body for m in looking.messages(client.get(Cart, "other"))] == ["from an action"]
+
+
 def test_destroy_in_an_action_happens_at_its_end(cart):
     cart.close()
     assert DESTROYED == ["c-1"]
