@@ -125,6 +125,12 @@ class TestList:
     def test_a_query_that_does_not_fit_is_refused(self, staff, query):
         assert staff.get(f"{ACTORS}?{query}").status_code == 422
 
+    def test_a_page_costs_the_same_however_many_there_are(self, staff, django_assert_max_num_queries):
+        for n in range(20):
+            client.create(Cart, n)
+        with django_assert_max_num_queries(4):
+            assert len(staff.get(f"{ACTORS}?name=cart").json()["results"]) == 20
+
     def test_an_unknown_name_is_404(self, staff):
         assert staff.get(f"{ACTORS}?name=nobody").status_code == 404
 
