@@ -98,7 +98,7 @@ class Story:
         before, looked = self.finished(), 0.0
         while True:
             self.worker.check()
-            if time.monotonic() - looked > 0.25:
+            if time.monotonic() - looked > 0.4:
                 self.look()
                 self.show(list(self.rows.values()), "")
                 looked = time.monotonic()
@@ -108,7 +108,7 @@ class Story:
                 raise DemoFailed("time is up, and there was no card being charged: nothing to interrupt")
             if self.placed - self.finished() < OPEN_ORDERS and self.placed < placing:
                 self.place(self.placed + 1)
-            time.sleep(0.01)
+            time.sleep(0.02)
         self.worker.kill()
         self.look()
         orders, keys = [call["order"] for call in charged], [call["key"] for call in charged]
@@ -168,4 +168,4 @@ class Story:
                 }
                 open_orders = {key: status for key, status in waiting.items() if status not in ENDS}
                 raise DemoFailed(f"time is up while waiting for {what}. Not done: {open_orders}")
-            time.sleep(0.2)
+            time.sleep(0.4)

@@ -164,5 +164,5 @@ def set_status(step: Any, status: str) -> None:
     order = step.state
     order.status = status
     step.broadcast("status_changed", status)
-    row = Row(step.key, order.sku, order.quantity, order.total, status, order.reminders)
+    row = Row(step.key, order.sku, order.quantity, order.total, status, order.reminders, str(step.actor_id))
     step.client().get(OrderBoard, "main").send(OrderBoard.changes, row)

@@ -24,6 +24,7 @@ class Row:
     total: int
     status: str
     reminders: int
+    actor: str
 
 
 @dataclass

@@ -37,7 +37,13 @@ function newRow(order) {
 function show(change) {
   const row = seen.get(change.order) ?? newRow(change.order);
   const [order, product, total, status] = row.children;
-  order.textContent = change.order;
+  if (rows.dataset.inspector && !order.firstElementChild) {
+    const link = document.createElement("a");
+    link.href = `${rows.dataset.inspector}${change.actor}/change/`;
+    link.title = "The order's history";
+    order.append(link);
+  }
+  (order.firstElementChild ?? order).textContent = change.order;
   product.textContent = `${change.quantity} × ${change.sku}`;
   total.textContent = euro.format(change.total / 100);
   const reminded = change.status === WAITING && change.reminders ? `, reminded ${change.reminders}×` : "";
