@@ -19,6 +19,7 @@ from rivet_workflows.records import (
     EntryStatus,
     Kind,
     Lifecycle,
+    MessageRow,
     child_scope,
     dump_open,
     load_open,
@@ -76,6 +77,9 @@ class _History:
                 "f": 0,
                 "m": shape.get("at", 0),
             }
+        elif row.kind == Kind.CHILD:
+            given = json.loads(row.input or "{}")
+            rec["c"] = [given.get("actor"), given.get("key")]
         elif row.kind in _HOLDING:
             rec["bn"] = [] if shape is None else shape
         else:
@@ -107,7 +111,7 @@ class _History:
         failed = [seq for seq, row in self.rows.items() if row.status == EntryStatus.FAILED]
         broken = [seq for seq in failed if self.broke_the_run(seq)]
         for seq in broken:
-            if self.rows[seq].kind in _HOLDING or self.rows[seq].kind == Kind.STEP:
+            if self.rows[seq].kind in _HOLDING or self.rows[seq].kind in (Kind.STEP, Kind.CHILD):
                 self.reopen(seq, now)
 
     def forget_starts(self) -> None:
@@ -158,7 +162,7 @@ def replay_from(run: RunRow, rows: Sequence[Entry], target: int | None, now: int
     if "rb" in history.extra:
         return None
     if target is None:
-        return 0, Edit(inflight="")
+        return 0, Edit(inflight="", give_back=_consumed(rows))
     first = _boundary(history, target)
     gone = [seq for seq in history.everything() if seq >= first]
     # What holds something that goes is not finished any more.
@@ -171,7 +175,22 @@ def replay_from(run: RunRow, rows: Sequence[Entry], target: int | None, now: int
     held = history.extra.get("held", ())
     history.extra["held"] = [entry for entry in held if entry[1] < first]
     history.forget_starts()
-    return first, Edit(inflight=history.inflight(), delete_seqs=tuple(history.dropped))
+    return first, Edit(
+        inflight=history.inflight(),
+        delete_seqs=tuple(history.dropped),
+        give_back=_consumed(row for row in rows if row.seq >= first),
+    )
+
+
+def _consumed(rows: Iterable[Entry]) -> list[MessageRow]:
+    """The messages that these entries took, as they lay in their queues (D-16)."""
+    found = []
+    for row in rows:
+        if row.kind == Kind.MESSAGE and row.output:
+            for number, queue, body, sent_at, *_ in json.loads(row.output):
+                # The body is part of an encoded text; this is how the codec writes.
+                found.append(MessageRow(number, queue, json.dumps(body, separators=(",", ":")), sent_at))
+    return found
 
 
 def _boundary(history: _History, target: int) -> int:

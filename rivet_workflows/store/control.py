@@ -88,6 +88,22 @@ class ControlVerbs(ChildVerbs, StateVerbs, StoreBase):
         unholds = list(edit.unholds)
         if unholds:
             held |= Q(id__in=unholds)
+        back = {message.id: message for message in edit.give_back}
+        if back:
+            there = Message.objects.using(self.alias).filter(id__in=list(back)).values_list("id", flat=True)
+            for message_id in list(there):
+                del back[message_id]
+            Message.objects.using(self.alias).bulk_create(
+                Message(
+                    id=m.id,
+                    actor_id=actor_id,
+                    queue=m.queue,
+                    body=m.body,
+                    sent_at=m.sent_at,
+                    visible_at=m.sent_at,
+                )
+                for m in back.values()
+            )
         if held:
             Message.objects.using(self.alias).filter(held, actor_id=actor_id).update(holder_seq=None)
 

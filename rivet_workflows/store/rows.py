@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import Any
 from uuid import UUID
 
-from rivet_workflows.records import Blocked, Claimed, Entry, EntryStatus, Kind, Lifecycle, Prune
+from rivet_workflows.records import Blocked, Claimed, Entry, EntryStatus, Kind, Lifecycle, MessageRow, Prune
 
 #: Columns of a history row after ``actor_id``, in the order of ``Entry``'s fields.
 ENTRY_COLUMNS = (
@@ -159,6 +159,8 @@ class Edit:
     #: Held messages become visible again: those of holders from this ``seq`` on (0: all).
     unhold_from: int | None = None
     unholds: Iterable[int] = ()
+    #: Consumed messages to put back into their queues, under their old ids.
+    give_back: Iterable[MessageRow] = ()
     blocked: Blocked | None = None
     lifecycle: Lifecycle | None = None
     #: Forget output, error and the time of the end (or, with ``finished_at``, set that).

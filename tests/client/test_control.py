@@ -188,7 +188,55 @@ class TestRecover:
         assert pending.recover() is False
 
 
+class Child(Actor, name="control_child"):
+    async def run(self, ctx):
+        return await ctx.step("work", work, "child")
+
+
+class Parent(Actor, name="control_parent"):
+    async def run(self, ctx):
+        return await ctx.child("child", Child, "k")
+
+
+class TestRecoverWithChildren:
+    def test_a_recovered_child_and_then_its_parent_go_on(self, rivet, start):
+        FAILING.add("child")
+        parent = start(Parent)
+        assert str(parent.status()) == "failed"
+        FAILING.clear()
+        assert client.get(Child, "k").recover() is True
+        assert parent.recover() is True
+        rivet.run_until_idle()
+        assert parent.result(timeout=0) == "child"
+        assert took("child", "child") is True
+
+
+class Reader(Actor, name="control_reader"):
+    """Takes two messages, with a step after each."""
+
+    async def run(self, ctx):
+        got = []
+        for _ in range(2):
+            got.append((await ctx.queue.next("wait")).body)
+            await ctx.step("work", work, "read")
+        return got
+
+
 class TestReplayFrom:
+    def test_messages_that_were_taken_are_given_back_at_their_old_place(self, rivet, start):
+        reader = start(Reader)
+        for body in ({"n": 1}, {"n": 2}, {"n": 3}):
+            reader.send("q", body)
+        rivet.run_until_idle()
+        assert reader.result(timeout=0) == [{"n": 1}, {"n": 2}]
+        reader.replay_from("wait#2")
+        rivet.run_until_idle()
+        assert reader.result(timeout=0) == [{"n": 1}, {"n": 2}]
+        reader.replay_from()
+        rivet.run_until_idle()
+        assert reader.result(timeout=0) == [{"n": 1}, {"n": 2}]
+        assert [message.body for message in rivet.messages(reader)] == [{"n": 3}]
+
     def seqs(self, handle):
         return {entry.location: entry.seq for entry in handle.history()}
 
