@@ -67,6 +67,10 @@ def orders(turn: Turn, machine: Machine) -> list[Line]:
     """What one happening made the machine order, kind by kind."""
     lines = [_row_line(row) for row in turn.rows]
     lines += [_start_line(order, machine) for order in turn.starts]
+    lines += [
+        Line(repr(child), f'begins child "{child.actor}" {child.key} (entry {child.seq})')
+        for child in turn.children
+    ]
     for name in ("takes", "holds", "unholds", "completes", "unanswered", "cancels", "rolled_back"):
         lines += [Line(json.dumps([name, thing]), f"{name} {thing}") for thing in getattr(turn, name)]
     lines += [

@@ -130,7 +130,9 @@ class ReplayCore(Core):
         fresh.log = ReplayLog(fresh, None)
         turn = fresh.start(parked.now)
         _share_mail(parked.mailbox, fresh.mailbox)
+        # What is on its way already is ordered again by a replay.
         turn.starts = [order for order in turn.starts if order.seq not in parked.running]
+        turn.children = [order for order in turn.children if order.seq not in parked.calls]
         if self._differs(holding, parked, fresh, turn):
             fresh.dispose()
             return None
