@@ -42,12 +42,16 @@ class Visitor:
         self.page = browser.new_context(**options).new_page()
         self.page.set_default_timeout(20_000)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("console", lambda m: m.type == "error" and self.complaints.append(m.text))
+        self.page.on("console", self._heard)
         self.page.route("**/*", self._with_policy)
         self.open("/admin/login/")
         self.page.fill("#id_username", "root")
         self.page.fill("#id_password", "x")
         self.page.click("[type=submit]")
+
+    def _heard(self, message: Any) -> None:
+        if message.type == "error":
+            self.complaints.append(message.text)
 
     @staticmethod
     def _with_policy(route: Any) -> None:
