@@ -47,7 +47,10 @@ class Kind(IntEnum):
 
     @property
     def label(self) -> str:
-        return self.name.lower()
+        return _LABELS[self]
+
+
+_LABELS = {kind: kind.name.lower() for kind in Kind}
 
 
 class EntryStatus(IntEnum):
@@ -329,9 +332,13 @@ class Looked:
     at: int
 
 
+#: One encoder for all: ``json.dumps`` with separators makes a new one each time, and this is written per commit.
+_compact = json.JSONEncoder(separators=(",", ":")).encode
+
+
 def dump_open(entries: Sequence[dict[str, Any]], **extra: Any) -> str:
     """The ``inflight`` text: ``{"e": [open entries], …}``, compact ASCII."""
-    return json.dumps({"e": entries, **extra}, separators=(",", ":"), ensure_ascii=True)
+    return _compact({"e": entries, **extra})
 
 
 def load_open(text: str) -> dict[str, Any]:

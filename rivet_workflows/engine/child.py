@@ -89,4 +89,4 @@ class ChildCall(Call):
             return False, failure_from_record(json.loads(entry.error or "{}"))
         if entry.output is None:
             return True, None
-        return True, self.scope.machine.decode(entry.output, f"the result of {self.what}")
+        return True, self.scope.machine.decode(entry.output, "the result of", self)

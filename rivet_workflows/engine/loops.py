@@ -63,17 +63,15 @@ class LoopCall(Call):
 
     def enter(self) -> LoopContext:
         """The context of the current iteration."""
-        from .context import LoopContext
-
         rec, task = self.rec, self.scope.task
         assert rec is not None
         if rec["m"]:
             task.now = max(task.now, rec["m"])
         self.current = self.scope.child(self.entry, rec["i"], task, "", sealed=self.finished)
         self.current.label = f"{self.scope_name}/~{rec['i']}"
-        return LoopContext(
-            self.current, rec["i"], self.scope.machine.decode(rec["v"], f"the state of {self.what}")
-        )
+        machine, text = self.scope.machine, rec["v"]
+        state = None if text == "null" else machine.decode(text, "the state of", self)
+        return machine.loop_context(self.current, rec["i"], state)
 
     @property
     def scope_name(self) -> str:
@@ -85,7 +83,7 @@ class LoopCall(Call):
         machine, rec = self.scope.machine, self.rec
         assert rec is not None
         assert self.current is not None
-        text = machine.codec.dumps(state, what=f"state of {self.what}")
+        text = "null" if state is None else machine.codec.dumps(state, what=f"state of {self.what}")
         self.current.end(well=True)
         self._check_idle(self.current)
         if self.finished:
@@ -193,7 +191,7 @@ class LoopIterator:
         if self._context is not None:
             loop.turn(self._context.loop_state)
         self._context = loop.enter()
-        return Done(None, self._context, loop.what)
+        return Done(None, self._context, "")
 
 
 class CallableLoop(LoopCall):
@@ -231,9 +229,7 @@ class CallableLoop(LoopCall):
 
     def replay(self) -> Result:
         output = self.entry.output
-        return True, None if output is None else self.scope.machine.decode(
-            output, f"the result of {self.what}"
-        )
+        return True, None if output is None else self.scope.machine.decode(output, "the result of", self)
 
     def _iterate(self) -> None:
         it = self.enter()

@@ -17,7 +17,7 @@ from ..exceptions import RivetError, SerializationError
 from ..records import Claimed, Entry, EntryStatus, Kind, MessageRow, Prune, dump_open, load_open
 from .calls import Call, Done
 from .child import ChildCall
-from .context import Context
+from .context import Context, LoopContext
 from .ending import Ending
 from .history import Index, covers, index_entries, inside, whole_scope
 from .mailbox import Mailbox
@@ -258,6 +258,9 @@ class Machine:
     def context(self, scope: Scope) -> Context:
         return Context(scope)
 
+    def loop_context(self, scope: Scope, iteration: int, state: Any) -> LoopContext:
+        return LoopContext(scope, iteration, state)
+
     def branch(self, parent: Scope, entry: Entry, index: int, label: str, *, sealed: bool) -> Scope:
         """The scope of a branch; :meth:`spawn` gives it its coroutine."""
         return parent.child(entry, index, parent.task, label, sealed=sealed)
@@ -362,12 +365,12 @@ class Machine:
     def input(self) -> Any:
         return None if self._input is None else self.decode(self._input, "the actor's input")
 
-    def decode(self, text: str, what: str) -> Any:
+    def decode(self, text: str, what: str, call: Call | None = None) -> Any:
         """A stored value; where it cannot be read the actor is set aside, and nothing is lost."""
         try:
             return self.codec.loads(text)
         except SerializationError as exc:
-            self.ending.unreadable(what, exc)
+            self.ending.unreadable(what if call is None else f"{what} {call.what}", exc)
             raise Stopped from None
 
     def report(self, error: RivetError) -> NoReturn:

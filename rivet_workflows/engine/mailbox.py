@@ -101,6 +101,8 @@ class Mailbox:
 
     def next(self) -> QueueCall | SleepCall | None:
         """The call that gets its result next; None while there is none or a look must come first."""
+        if not self.waits and not self._sleeps:
+            return None
         best: tuple[int, int, QueueCall] | None = None
         timer: tuple[int, int, QueueCall | SleepCall] | None = self._sleeps[0] if self._sleeps else None
         known: int | None = None
@@ -142,6 +144,8 @@ class Mailbox:
 
         Call it when the look is about to be ordered: a bell that rings after that makes its answer stale.
         """
+        if not self.waits:
+            return None
         horizon = min(
             [due for due, _, _ in self._sleeps[:1]]
             + [w.deadline for w in self.waits.values() if w.overdue and w.deadline is not None],

@@ -123,9 +123,7 @@ class QueueCall(Call):
 
     def _result(self) -> Result:
         machine = self.scope.machine
-        records: Sequence[Sequence[Any]] = machine.decode(
-            self.entry.output or "[]", f"a message of {self.what}"
-        )
+        records: Sequence[Sequence[Any]] = machine.decode(self.entry.output or "[]", "a message of", self)
         messages = [
             Message(id=number, name=name, body=body, created_at=instant(sent))._bind(
                 machine, bool(completable)

@@ -152,11 +152,14 @@ class Scope:
 
     # -- calls -------------------------------------------------------------------------------------
 
-    def check_usable(self, what: str) -> None:
+    def check_usable(self, kind: str, name: Any) -> None:
         """Refuse a call on this scope that no replay could place. Raises :class:`Stopped`; the reason is reported."""
         machine = self.machine
         if machine.stopped or self.task.stopped:
             raise Stopped
+        if self.busy is None and self.loop is None and not self.closed:
+            return
+        what = f"{kind} {name!r}"
         if self.closed:
             machine.report(
                 EntryInProgress(
@@ -183,8 +186,7 @@ class Scope:
 
     def enter(self, kind: Kind, name: Any) -> tuple[Entry, dict[str, Any] | None, bool]:
         """Register the call ``kind(name)``: its entry, its open record if it is open, and whether it is new."""
-        what = f"{kind.label} {name!r}" if isinstance(name, str) else kind.label
-        self.check_usable(what)
+        self.check_usable(kind.label, name)
         if not isinstance(name, str) or not name:
             raise TypeError(f"a {kind.label} needs a name: a non-empty str, not {name!r}")
         if len(name) > MAX_NAME:
@@ -261,7 +263,7 @@ class Scope:
 
     def remove(self, name: str, kind: str) -> None:
         """An entry of this name and kind used to be here: met, if it is recorded; else a placeholder says so."""
-        self.check_usable(f"removed {name!r}")
+        self.check_usable("removed", name)
         machine = self.machine
         plain, _, digits = name.rpartition("#")
         if not (plain and digits.isdigit()):

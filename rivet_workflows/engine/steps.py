@@ -244,7 +244,7 @@ class StepCall(Call):
             return self._outcome(False, self._failure())
         output = self.entry.output
         return self._outcome(
-            True, None if output is None else self.scope.machine.decode(output, f"the result of {self.what}")
+            True, None if output is None else self.scope.machine.decode(output, "the result of", self)
         )
 
     def _failure(self) -> StepFailed:
@@ -264,7 +264,7 @@ class StepCall(Call):
 
 def _refuse_repeat(scope: Scope, name: str) -> None:
     """The name is repeated after all, so its first call was paired with another's record."""
-    scope.check_usable(f"step {name!r}")
+    scope.check_usable("step", name)
     scope.machine.report(
         HistoryDiverged(
             f"{scope.at(name)} was met with other arguments than recorded, and {name!r} is called again. {_PAIRED}"

@@ -235,7 +235,6 @@ def test_r_step_13_and_22_retry_on_timeout(drive: Drive) -> None:
         try:
             await ctx.step("a", echo, retry_on_timeout=True, max_retries=1)
         except StepExhausted as exc:
-            info: Any = exc.error
             await ctx.sleep("z", 1)
             return exc.kind, exc.attempts
 
