@@ -19,7 +19,7 @@ from rivet_workflows.store import get_store
 from rivet_workflows.store.clock import VirtualClock
 from rivet_workflows.store.rows import type_id
 from rivet_workflows.testing.here import HereLoop
-from rivet_workflows.testing.replay import ReplayCore
+from rivet_workflows.testing.replay import NotDeterministic, ReplayCore
 from rivet_workflows.testing.rules import Rules, WorkerDied
 from rivet_workflows.testing.runner import HereRunner, StepExecutor
 from rivet_workflows.worker.carry import Carrier
@@ -106,6 +106,8 @@ class HereWorker:
         #: Workers that died and whose actors wait to be taken over.
         self._dead: list[int] = []
         self._rung_in_vain = False
+        #: The workflow at fault: there is no going on after that.
+        self._found: NotDeterministic | None = None
 
     # -- what the test does
 
@@ -167,6 +169,8 @@ class HereWorker:
 
     def _turn(self) -> bool:
         """Something that is to be done; False when there is nothing."""
+        if self._found is not None:
+            raise self._found
         try:
             core, carrier = self._core, self._carrier
             if core is not None and carrier is not None:
@@ -252,10 +256,12 @@ class HereWorker:
         return {name: code for name, code in _codes().items() if type_id(name) in found}
 
     def _raise_found(self, core: Core) -> None:
+        """Kept, as the error may be raised into a step that waits for others, and be taken for that step's failure."""
         if isinstance(core, ReplayCore) and core.found is not None:
-            found = core.found
+            self._found = core.found
             self.die()
-            raise found
+        if self._found is not None:
+            raise self._found
 
     # -- atomic steps, for the runner
 

@@ -44,6 +44,6 @@ def test_a_child_that_fails(rivet, Ship):
             try:
                 await ctx.child("ship", Ship, "s", input="stormy")
             except ChildFailed as error:
-                return error.error.message
+                return str(error)
 
     assert "sunk" in rivet.client.create(Order).result()

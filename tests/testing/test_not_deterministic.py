@@ -197,3 +197,22 @@ def test_messages_that_were_seen_together_are_taken_one_by_one(rivet):
     for number in range(4):
         takes.send("work", number)
     assert takes.result() == [0, 1, 2, 3]
+
+
+def test_one_that_a_step_waits_for(rivet):
+    class Lottery(Actor):
+        async def run(self, ctx):
+            await ctx.queue.next("next")
+            await ctx.step("draw", work, random.random())
+            await ctx.step("pay", work)
+
+    def ask(step):
+        rivet.client.get_or_create(Lottery, "l").send("any", wait=True, timeout=60)
+
+    class Asks(Actor):
+        async def run(self, ctx):
+            await ctx.step("ask", ask)
+
+    actor = rivet.client.create(Asks)
+    with pytest.raises(NotDeterministic, match="lottery"):
+        actor.result()
