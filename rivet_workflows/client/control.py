@@ -45,6 +45,8 @@ def recover(actor_id: UUID) -> bool:
     store = get_store()
 
     def change(run: RunRow) -> Edit | None:
+        if run.blocked in (Blocked.DIVERGED, Blocked.UNREADABLE):
+            return Edit()  # tried again as it is: its rows may not be readable here
         return edits.recover(run, store.history(actor_id), store.clock.now())
 
     return _rung(actor_id, store.recover(actor_id, change))

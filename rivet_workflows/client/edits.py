@@ -136,7 +136,7 @@ def recover(run: RunRow, rows: Sequence[Entry], now: int) -> Edit | None:
             return None
     elif run.blocked == Blocked.PAUSED:
         return None
-    elif run.blocked != Blocked.DIVERGED:
+    else:
         history.forget_starts()
     inflight = history.inflight() if run.inflight or history.open else None
     return Edit(inflight=inflight, delete_seqs=tuple(history.dropped))

@@ -6,6 +6,8 @@ import pytest
 
 from rivet_workflows import Actor, CriticalError, Queue, StepFailed, ValidationFailed, client
 from rivet_workflows.client import HistoryEntry
+from rivet_workflows.models import History
+from tests.client import worker_side
 
 pytestmark = pytest.mark.django_db
 
@@ -174,6 +176,13 @@ class TestRecover:
         assert took("slow") is True
         assert patient.result(timeout=0) == "slow"
 
+    def test_an_actor_whose_rows_cannot_be_read_is_tried_again(self, rivet, start):
+        line = start(Line)
+        worker_side.block(line, worker_side.Blocked.UNREADABLE)
+        History.objects.filter(actor_id=line.actor_id, name="two").update(kind=99)
+        assert line.recover() is True
+        assert line.status().reason is None
+
     def test_there_is_nothing_to_recover(self, rivet, start):
         class Waits(Actor):
             async def run(self, ctx):
@@ -317,6 +326,29 @@ class TestReplayFrom:
         rivet.run_until_idle()
         assert took("right", "end") is True
         assert joined.result(timeout=0) == "end"
+
+    def test_a_join_in_another_branch_whose_content_goes_is_entered_again(self, rivet, start):
+        class Nested(Actor):
+            async def run(self, ctx):
+                async def left(b):
+                    async def inner(i):
+                        await i.step("x1", work, "x1")
+                        return await i.step("x2", work, "x2")
+
+                    await b.join("inner", only=inner)
+                    return await b.step("left", work, "left")
+
+                async def right(b):
+                    await b.step("r1", work, "r1")
+                    return await b.step("r2", work, "r2")
+
+                return await ctx.join("both", left=left, right=right)
+
+        nested = start(Nested)
+        RAN.clear()
+        assert nested.replay_from("both/right/r2") is True
+        rivet.run_until_idle()
+        assert nested.result(timeout=0) == {"left": "left", "right": "r2"}
 
     def test_a_completed_run_is_live_again_at_once(self, rivet, start):
         line = start(Line)
