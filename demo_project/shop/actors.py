@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from django.db import transaction
 from django.db.models import F
 
 from rivet_workflows import Actor, Event, Queue, QueueTimeout, StepFailed, UserError, action
@@ -68,11 +67,11 @@ class Order(Actor):
         return OrderState(product.sku, quantity, card, total=product.price * quantity)
 
     async def run(self, ctx: Any) -> str:
-        total = await ctx.step(reserve_stock)
+        total = await ctx.step(reserve_stock, atomic=True)
         if total is None:
             return "sold out"
         if total > APPROVAL_ABOVE and not await self.approved(ctx):
-            await ctx.step(release_stock, "rejected")
+            await ctx.step(release_stock, "rejected", atomic=True)
             return "rejected"
         try:
             charge = await ctx.step(
@@ -86,9 +85,9 @@ class Order(Actor):
         except StepFailed as failure:
             if not failure.error.is_a("CardDeclined"):
                 raise  # Nobody knows whether the card was charged: the order fails, for a person to look at.
-            await ctx.step(release_stock, "declined")
+            await ctx.step(release_stock, "declined", atomic=True)
             return "declined"
-        await ctx.step(confirm, charge)
+        await ctx.step(confirm, charge, atomic=True)
         return "confirmed"
 
     async def approved(self, ctx: Any) -> bool:
@@ -114,23 +113,21 @@ class Order(Actor):
         return super().has_permission(request, operation, name)
 
 
-# Steps. A process can die after a step's work is done and before that is recorded. Then the step runs again, so
-# each of these is written to be harmless the second time.
+# Steps. With ``atomic=True`` a step's changes to the shop's own tables and the record that it is done are one
+# commit: exactly once. What a step does elsewhere may happen again when the process dies in between, so the
+# payment service is handed a key by which it knows the charge again.
 
 
 def reserve_stock(step: Any) -> int | None:
     """Take the goods off the shelf; the total to pay, or None when there are too few of them."""
     order = step.state
-    with transaction.atomic():
-        _, new = Reservation.objects.get_or_create(
-            order=step.key, defaults={"product_id": order.sku, "quantity": order.quantity}
-        )
-        on_the_shelf = Product.objects.filter(sku=order.sku, stock__gte=order.quantity)
-        taken = not new or on_the_shelf.update(stock=F("stock") - order.quantity) == 1
-        if not taken:
-            transaction.set_rollback(True)
-    set_status(step, "reserved" if taken else "sold out")
-    return order.total if taken else None
+    on_the_shelf = Product.objects.filter(sku=order.sku, stock__gte=order.quantity)
+    if not on_the_shelf.update(stock=F("stock") - order.quantity):
+        set_status(step, "sold out")
+        return None
+    Reservation.objects.create(order=step.key, product_id=order.sku, quantity=order.quantity)
+    set_status(step, "reserved")
+    return order.total
 
 
 def charge_card(step: Any) -> int:
@@ -146,10 +143,9 @@ def confirm(step: Any, charge: int) -> None:
 
 
 def release_stock(step: Any, status: str) -> None:
-    with transaction.atomic():
-        for held in Reservation.objects.select_for_update().filter(order=step.key):
-            Product.objects.filter(sku=held.product_id).update(stock=F("stock") + held.quantity)
-            held.delete()
+    held = Reservation.objects.get(order=step.key)
+    Product.objects.filter(sku=held.product_id).update(stock=F("stock") + held.quantity)
+    held.delete()
     set_status(step, status)
 
 

@@ -21,10 +21,7 @@ class Product(models.Model):
 
 
 class Reservation(models.Model):
-    """Stock that an order holds, or, once ``sold``, has taken.
-
-    One per order, which is what makes reserving safe to repeat: the second time finds the row of the first.
-    """
+    """Stock that an order holds, or, once ``sold``, has taken."""
 
     order = models.CharField(max_length=64, primary_key=True)
     product = models.ForeignKey(Product, on_delete=models.PROTECT, related_name="reservations")
