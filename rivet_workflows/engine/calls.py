@@ -11,7 +11,7 @@ from collections.abc import Generator
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..exceptions import EntryInProgress
+from ..exceptions import EntryInProgress, HistoryDiverged
 from ..records import Entry, EntryStatus, Kind
 
 if TYPE_CHECKING:
@@ -86,6 +86,13 @@ class Call:
         if self.awaited:
             self.scope.machine.report(
                 EntryInProgress(f"{self.what} was awaited twice: call it again instead")
+            )
+        if self.entry.status is EntryStatus.CANCELLED:
+            self.scope.machine.report(
+                HistoryDiverged(
+                    f"{self.what} (entry {self.entry.seq}) was left without await when an error ended its scope, so it "
+                    "has no result, and is awaited now: restore the code, or replay_from an entry before it"
+                )
             )
         self.awaited = True
         return (yield self)

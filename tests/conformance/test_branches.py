@@ -244,6 +244,25 @@ def test_a_call_left_in_a_failed_branch_is_given_up(drive: Drive) -> None:
     assert driver.crash().advance(1).outcome.lifecycle is Lifecycle.COMPLETED
 
 
+def test_a_call_that_was_left_behind_and_is_awaited_now_does_not_hang(drive: Drive) -> None:
+    awaited = [False]
+
+    async def run(ctx: Any) -> Any:
+        async def a(b: Any) -> Any:
+            left = b.step("left", echo)
+            if awaited[0]:
+                await left
+            raise KeyError("a")
+
+        with pytest.raises(JoinError):
+            await ctx.join("j", a=a)
+        await ctx.sleep("after", 1)
+
+    driver = drive(run)
+    awaited[0] = True
+    assert "left without await" in driver.crash().set_aside.error.message
+
+
 def test_a_branch_that_now_ends_otherwise_is_a_divergence(drive: Drive) -> None:
     broken = [False]
 
