@@ -233,6 +233,8 @@ class CommitItem:
     finish: Finish | None = None
     #: Set aside: ``(reason, hash of the refusing code)``. The owner is cleared with it.
     block: tuple[Blocked, str] | None = None
+    #: Why, as a failure record: what the inspector shows, with the entry and the mend.
+    block_error: str | None = None
     destroy: bool = False
 
     def is_empty(self) -> bool:

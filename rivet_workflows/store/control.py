@@ -175,7 +175,7 @@ class ControlVerbs(ChildVerbs, StateVerbs, StoreBase):
         def change(run: RunRow) -> Edit | None:
             if run.blocked is not Blocked.DIVERGED:
                 return None
-            return Edit(blocked=Blocked.NO, lifecycle=Lifecycle.LIVE)
+            return Edit(blocked=Blocked.NO, lifecycle=Lifecycle.LIVE, clear_result=True)
 
         run = Run.objects.using(self.alias).filter(actor_id=actor_id).first()
         if run is not None and run.blocked == Blocked.NO:

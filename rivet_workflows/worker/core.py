@@ -10,6 +10,7 @@ A worker restarts nothing in place: an actor whose commit was refused is dropped
 from __future__ import annotations
 
 import heapq
+import json
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -165,6 +166,7 @@ class Core:
         holding.next_item().item.block = (Blocked.UNREADABLE, "")
         holding.machine.keep_stored(claimed.inflight)
         error = ErrorInfo.from_exception(exc)
+        holding.next_item().item.block_error = json.dumps({"error": error.to_dict()})
         self._orders.errors.append(ErrorEvent(claimed.actor_id, claimed.name, claimed.key, "workflow", error))
         logger.error("%s %s is set aside, its rows cannot be read: %s", claimed.name, claimed.key, error)
         self._held[claimed.actor_id] = holding
@@ -501,7 +503,9 @@ class Core:
             RivetError(f"the database refuses what the actor wants to store: {error}"), with_traceback=False
         )
         holding.pending = None
-        holding.next_item().item.block = (Blocked.UNREADABLE, holding.code)
+        item = holding.next_item().item
+        item.block = (Blocked.UNREADABLE, holding.code)
+        item.block_error = json.dumps({"error": info.to_dict()})
         holding.machine.keep_stored()
         self._orders.errors.append(
             ErrorEvent(holding.claimed.actor_id, holding.claimed.name, holding.claimed.key, "workflow", info)

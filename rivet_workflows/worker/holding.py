@@ -8,6 +8,7 @@ once more.
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -60,6 +61,7 @@ class Pending:
             self.starts.clear()
         if turn.set_aside is not None:
             item.block = (turn.set_aside.reason, holding.code)
+            item.block_error = json.dumps({"error": turn.set_aside.error.to_dict()})
             self.starts.clear()
         self.must = self.must or turn.must_commit
 
@@ -100,6 +102,7 @@ class Pending:
             (mine.state, self.change) if its.state is None else (its.state, later.change)
         )
         mine.finish, mine.block = its.finish or mine.finish, its.block or mine.block
+        mine.block_error = its.block_error or mine.block_error
         mine.destroy = mine.destroy or its.destroy
         self.starts += later.starts
         self.children += later.children

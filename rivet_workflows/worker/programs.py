@@ -122,5 +122,6 @@ def _find_handler(actor: Any, path: str) -> Callable[..., Any]:
     found = _resolve(path)
     name = getattr(found, "__name__", "")
     if "." in getattr(found, "__qualname__", "") and getattr(type(actor), name, None) is found:
-        return found.__get__(actor, type(actor))  # type: ignore[no-any-return]
+        bound: Callable[..., Any] = getattr(actor, name)
+        return bound
     return found  # type: ignore[no-any-return]

@@ -1,6 +1,6 @@
 """Steps per second and milliseconds per step, one worker process (experiments A and A2 of the peers' scripts).
 
-    python -m tests.benchmarks.steps [--runs N] [--databases sqlite,postgres] [--workflows 50] [--steps 20] [--alone 200]
+    python -m tests.benchmarks.steps [--runs N] [--databases sqlite,postgres]
 
 A: 50 workflows x 20 trivial steps, from the first creation to the last result; once with the creations counted, one
 by one, as the peers count them, once created beforehand while no worker ran. A2: one workflow of 200 steps, from
@@ -90,8 +90,8 @@ def span(count: int) -> float:
     from rivet_workflows.models import Actor, History
 
     ids = list(Actor.objects.order_by("-id").values_list("id", flat=True)[:count])
-    times = History.objects.filter(actor_id__in=ids).values_list("started_at", "done_at")
-    return max(t[1] for t in times) / 1e6 - min(t[0] for t in times) / 1e6
+    times = list(History.objects.filter(actor_id__in=ids).values_list("started_at", "done_at"))
+    return (max(end or 0 for _, end in times) - min(start for start, _ in times)) / 1e6
 
 
 def main() -> None:
@@ -108,6 +108,7 @@ def main() -> None:
     if args.one:
         print(json.dumps([machine(), measure(args.one, args)]))
         return
+    about = ""
     found: dict[tuple[str, str, str], list[float]] = {}
     for _ in range(args.runs):
         for database in args.databases.split(","):
@@ -131,7 +132,8 @@ def main() -> None:
     for (database, exp, kind), values in found.items():
         unit = "ms a step" if exp == "A2" else "steps/s"
         print(
-            f"| {database} | {exp} | {kind} | {statistics.median(values):,} [{min(values):,} to {max(values):,}] {unit} |"
+            f"| {database} | {exp} | {kind} "
+            f"| {statistics.median(values):,} [{min(values):,} to {max(values):,}] {unit} |"
         )
 
 

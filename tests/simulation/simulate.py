@@ -258,7 +258,7 @@ class World:
         """An action changes the state while steps run."""
         if self.store.rows:
             row = self.rng.choice(list(self.store.rows.values()))
-            state = codec.loads(row.state)
+            state: Any = codec.loads(row.state)
             state["acted"] = state.get("acted", 0) + 1
             row.state, row.state_version = codec.dumps(state), row.state_version + 1
 

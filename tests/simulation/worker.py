@@ -69,6 +69,8 @@ class SimStep:
 
 class SimWorker:
     Step = SimStep
+    #: The world of a simulation, for its ledger.
+    world: Any = None
 
     def __init__(
         self, store: MemoryStore, programs: Runs, types: dict[str, str], limits: CoreLimits | None = None

@@ -35,9 +35,9 @@ def declare() -> None:
     """The fixtures forget actors after each test; these stand at the top of the module."""
     from rivet_workflows.registry import registry
 
-    for cls in (Doubling, Gate):
-        if registry.find(cls.__rivet_name__) is None:
-            registry.add(_types[cls.__rivet_name__])
+    for name, actor_type in _types.items():
+        if registry.find(name) is None:
+            registry.add(actor_type)
 
 
 def _remember() -> dict[str, Any]:
@@ -60,7 +60,7 @@ def test_a_parent_gets_the_results_of_its_children_and_their_failures_as_data(
                 try:
                     return await b.child("child", Doubling, f"child-{n}", input=n)
                 except ChildFailed as exc:
-                    return exc.error.message
+                    return exc.error.message if exc.error else None
 
             return await ctx.map("children", one, [1, -1, 2, -2])
 

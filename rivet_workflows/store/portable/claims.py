@@ -151,7 +151,7 @@ class PortableClaims(PortableBase):
         self.execute_many(_TAKE, [(worker_id, codes[run[1]], self.format, self.uid(run[0])) for run in runs])
         self.drop_wakes(dict.fromkeys(run[0] for run in runs), now, deadlines=True)
         self.execute_many(
-            "UPDATE rivet_actor SET lifecycle = %s WHERE id = %s",
+            "UPDATE rivet_actor SET lifecycle = %s, error = NULL WHERE id = %s",
             [(int(Lifecycle.LIVE), self.uid(run[0])) for run in runs if run[7]],
         )
 

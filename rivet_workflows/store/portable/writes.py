@@ -207,6 +207,8 @@ class PortableWrites(ChildVerbs, PortableBase):
             lifecycle = lifecycle_of_block(item.block[0])
             if lifecycle is not None:
                 changes["lifecycle"] = lifecycle
+            if item.block_error is not None:
+                changes["error"] = item.block_error
         if changes:
             sets = ", ".join(f"{column} = %s" for column in changes)
             self.execute(f"UPDATE rivet_actor SET {sets} WHERE id = %s", [*changes.values(), uid])

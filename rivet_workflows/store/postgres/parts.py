@@ -154,7 +154,7 @@ ACTORS = (
     "ac AS (UPDATE rivet_actor a SET lifecycle = coalesce(z.life, a.lifecycle),"
     " finished_at = coalesce(z.at, a.finished_at), unpruned_since = coalesce(z.at, a.unpruned_since),"
     " output = CASE WHEN z.at IS NULL THEN a.output ELSE z.output END,"
-    " error = CASE WHEN z.at IS NULL THEN a.error ELSE z.error END,"
+    " error = CASE WHEN z.at IS NULL THEN coalesce(z.error, a.error) ELSE z.error END,"
     " live_hash = CASE WHEN z.dead THEN NULL ELSE a.live_hash END,"
     " destroyed_at = CASE WHEN z.dead THEN z.now ELSE a.destroyed_at END"
     " FROM (SELECT w.*, n.at AS now, x.tid FROM n,"
@@ -209,7 +209,7 @@ def actor_values(g: Group) -> list[Any]:
         elif item.destroy:
             rows.append((k, int(Lifecycle.CANCELLED), None, None, None, True))
         elif item.block is not None:
-            rows.append((k, lifecycle_of_block(item.block[0]), None, None, None, False))
+            rows.append((k, lifecycle_of_block(item.block[0]), None, None, item.block_error, False))
     return [
         lit.int_array([r[0] for r in rows]),
         lit.optional_array([r[1] for r in rows]),

@@ -1,0 +1,48 @@
+"""An actor that is set aside says why, with the entry and the mend, until it goes on."""
+
+from __future__ import annotations
+
+import pytest
+
+from rivet_workflows import Actor, Queue, client
+
+pytestmark = pytest.mark.django_db
+
+
+def work(step):
+    return 1
+
+
+class Renamed(Actor, name="aside_renamed"):
+    go = Queue()
+
+    async def run(self, ctx):
+        await ctx.step("first", work)
+        await ctx.queue.next("wait")
+        return "done"
+
+
+async def changed(self, ctx):
+    await ctx.step("other", work)
+    await ctx.queue.next("wait")
+    return "done"
+
+
+def test_a_diverged_actor_shows_the_entry_and_the_mend_and_forgets_them_once_it_fits(rivet):
+    handle = client.create(Renamed, "k")
+    rivet.run_until_idle()
+    original = Renamed.run
+    rivet.deploy(Renamed, run=changed)
+    handle.wake()
+    rivet.run_until_idle()
+    status = handle.status()
+    assert (str(status), status.reason) == ("set_aside", "diverged")
+    assert "'first'" in status.error.message
+    assert 'ctx.removed("first", "step")' in status.error.message
+    rivet.deploy(Renamed, run=original)
+    handle.wake()
+    rivet.run_until_idle()
+    assert str(handle.status()) == "sleeping"
+    assert handle.status().error is None
+    handle.send("go")
+    assert handle.result(timeout=0) == "done"
