@@ -176,6 +176,11 @@ class Machine:
         self._restore = self._stored[0] if inflight is None else inflight
         self.next_seq = self._stored[1]
 
+    def place(self, seq: int) -> str:
+        """Where an open entry is, in a form that holds without its number."""
+        rec = self.open[seq]
+        return f"{rec['p']}/{rec['n']}#{rec.get('o', 1)}"
+
     @property
     def at_rest(self) -> bool:
         """Nothing of it runs or can run: it waits for messages or time only."""

@@ -461,6 +461,8 @@ class Core:
         if item.finish is not None or item.block is not None or item.destroy:
             self._drop(holding)
             return
+        if sent.rollback_scan is not None:
+            self._orders.rollbacks.append((item.actor_id, sent.rollback_scan))
         for order in sent.starts:
             if order.seq in holding.machine.running and not self.stopping:
                 self._orders.starts.append(holding.start(order))
@@ -564,7 +566,11 @@ class Core:
         if not self.stopping:
             self._orders.starts += [holding.start(order) for order in turn.starts if not order.durable]
         if turn.rollback_scan is not None:
-            self._orders.rollbacks.append((holding.claimed.actor_id, turn.rollback_scan))
+            if turn.must_commit:
+                # The rows to compensate may be in that commit: they are looked for once it is made.
+                holding.next_item().rollback_scan = turn.rollback_scan
+            else:
+                self._orders.rollbacks.append((holding.claimed.actor_id, turn.rollback_scan))
         self._settle(holding)
 
     def _broken(self, holding: Holding, exc: Exception) -> None:

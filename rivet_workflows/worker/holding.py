@@ -32,6 +32,8 @@ class Pending:
     reports: list[tuple[StepToken, StepReport]] = field(default_factory=list)
     #: The state change among them; at most one per commit.
     change: StateChange | None = None
+    #: Checkpoints whose rows are to be compensated, once those rows are all there.
+    rollback_scan: list[tuple[int, str]] | None = None
     must: bool = False
 
     def add(self, turn: Turn, holding: Holding) -> None:
@@ -106,6 +108,7 @@ class Pending:
         mine.destroy = mine.destroy or its.destroy
         self.starts += later.starts
         self.children += later.children
+        self.rollback_scan = later.rollback_scan or self.rollback_scan
         self.failures += later.failures
         self.reports += later.reports
         self.must = True
@@ -224,6 +227,12 @@ class Holding:
         claimed = self.claimed
         token = self.token(order)
         self.active[order.seq, order.attempt] = token
+        key = f"{claimed.actor_id}:{order.seq}"
+        if order.is_rollback:
+            key += ":rollback"
+        elif order.options.ephemeral:
+            # Its number is not stored yet: after a crash another call may get it.
+            key += f":{self.machine.place(order.seq)}"
         start = StepStart(
             token=token,
             actor_name=claimed.name,
@@ -233,7 +242,7 @@ class Holding:
             args=order.args,
             kwargs=order.kwargs,
             options=order.options,
-            idempotency_key=f"{claimed.actor_id}:{order.seq}" + (":rollback" if order.is_rollback else ""),
+            idempotency_key=key,
             input=claimed.input,
             is_rollback=order.is_rollback,
             remaining_retries=order.remaining_retries,

@@ -37,6 +37,7 @@ def test_a_diverged_actor_shows_the_entry_and_the_mend_and_forgets_them_once_it_
     rivet.run_until_idle()
     status = handle.status()
     assert (str(status), status.reason) == ("set_aside", "diverged")
+    assert status.error is not None
     assert "'first'" in status.error.message
     assert 'ctx.removed("first", "step")' in status.error.message
     rivet.deploy(Renamed, run=original)

@@ -155,7 +155,7 @@ class MemoryStore:
     def take_over(
         self, worker_id: int, dead_worker_id: int, types: Mapping[str, str], limit: int
     ) -> list[Claimed]:
-        found = []
+        found: list[Claimed] = []
         for row in self.rows.values():
             if row.owner == dead_worker_id and row.name in types and len(found) < limit:
                 row.owner, row.epoch = worker_id, row.epoch + 1

@@ -54,7 +54,8 @@ DROP_WAKES = (
 )
 
 REVIVE = (
-    "UPDATE rivet_actor a SET lifecycle = %s, error = NULL FROM (SELECT x.tid FROM unnest(%s::uuid[]) w(id) CROSS JOIN LATERAL"
+    "UPDATE rivet_actor a SET lifecycle = %s, error = NULL"
+    " FROM (SELECT x.tid FROM unnest(%s::uuid[]) w(id) CROSS JOIN LATERAL"
     " (SELECT y.ctid AS tid FROM rivet_actor y WHERE y.id = w.id FOR NO KEY UPDATE) x) z WHERE a.ctid = z.tid"
 )
 
