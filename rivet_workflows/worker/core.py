@@ -199,6 +199,9 @@ class Core:
                 self._run_again(fresh, token)
         for token, report in reports:
             if self._held.get(claimed.actor_id) is fresh:
+                if report.output is not None:
+                    # The coroutine that was dropped had this very object, and may have changed it.
+                    report.value = self.codec.loads(report.output)
                 fresh.active[token.seq, token.attempt] = token
                 self.step_done(token, report, self.now)
 
