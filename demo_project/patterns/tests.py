@@ -22,7 +22,18 @@ from patterns.messages import (
     Verdict,
 )
 from patterns.timers import Build, Rates, Transcript, Trial
-from patterns.together import Auction, Dashboard, Desk, Dispatcher, Supplier, Task, Tender, WordCount
+from patterns.together import (
+    Auction,
+    Consignment,
+    Dashboard,
+    Desk,
+    Dispatcher,
+    Parcel,
+    Supplier,
+    Task,
+    Tender,
+    WordCount,
+)
 from patterns.versions import Billing, Onboarding, tick_off, write_invoice
 from rivet_workflows import StepExhausted, StepFailed
 
@@ -261,6 +272,15 @@ def test_dispatcher_hands_out_tasks(rivet: Any) -> None:
     rivet.run_until_idle()
     assert actor.get_state().results == ["stamp done at two"]
     assert rivet.client.get(Desk, "two").handle("more") == "more done at two"
+
+
+def test_consignment_waits_for_its_parcels(rivet: Any) -> None:
+    actor = rivet.client.get_or_create(Consignment, "may", input=["books", "lamps"])
+    rivet.run_until_idle()
+    assert rivet.client.get(Parcel, ("may", "books")).get_state().status == "labelled"
+    rivet.crash()
+    rivet.advance(days=2)
+    assert actor.result() == ["books delivered", "lamps delivered"] == actor.get_state().delivered
 
 
 # -- failures

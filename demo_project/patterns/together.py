@@ -218,3 +218,55 @@ def dispatch(step: Any, task: Task) -> str:
 
 def note_result(step: Any, result: str) -> None:
     step.state.results.append(result)
+
+
+# -- child worker orchestration
+
+
+@dataclass
+class ParcelState:
+    status: str = "packed"
+
+
+class Parcel(Pattern):
+    """A workflow of its own that a :class:`Consignment` starts and waits for."""
+
+    state = ParcelState
+
+    async def run(self, ctx: Any) -> str:
+        await ctx.step("label", mark_parcel, "labelled")
+        await ctx.sleep("on-the-road", timedelta(days=1))
+        await ctx.step("deliver", mark_parcel, "delivered")
+        return f"{ctx.input} delivered"
+
+
+def mark_parcel(step: Any, status: str) -> None:
+    step.state.status = status
+
+
+@dataclass
+class ConsignmentState:
+    delivered: list[str] = field(default_factory=list)
+
+
+class Consignment(Pattern):
+    """Child worker orchestration: start workflows for the parts, and go on when all have ended.
+
+    Use it when each part has a history worth looking at by itself, or takes long. A child is found by its key: one that
+    runs already is joined, so a repeated parent starts nothing twice. ``input``: what is to be sent.
+    """
+
+    state = ConsignmentState
+
+    async def run(self, ctx: Any) -> list[str]:
+        delivered = await ctx.map("send", send_one, ctx.input)
+        await ctx.step(note_delivery, delivered)
+        return delivered
+
+
+async def send_one(branch: Any, what: str) -> str:
+    return await branch.child("parcel", Parcel, (branch.key, what), input=what)
+
+
+def note_delivery(step: Any, delivered: list[str]) -> None:
+    step.state.delivered = delivered
