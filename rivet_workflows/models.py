@@ -190,6 +190,8 @@ class Dedupe(models.Model):
     key_hash = models.CharField(max_length=64)
     message_id = models.BigIntegerField()
     expires_at = models.BigIntegerField(db_index=True)
+    #: Of a call that must happen once: its encoded result.
+    result = models.TextField(null=True)
 
     class Meta:
         db_table = "rivet_dedupe"

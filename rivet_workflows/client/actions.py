@@ -11,6 +11,7 @@ from uuid import UUID
 
 from django.db import transaction
 
+from rivet_workflows import codec
 from rivet_workflows.client import bells
 from rivet_workflows.client.context import ActionContext
 from rivet_workflows.client.invoking import invoke
@@ -48,8 +49,12 @@ def run_action(
     user: Any = None,
     connection: Any = None,
     convert: Callable[[Any], Any] | None = None,
+    once: str | None = None,
 ) -> Any:
     """Run one action and return what it returns, ``convert``-ed while it can still fail.
+
+    ``once``: the hash of a key under which the action happens at most once; called again it gives the recorded result,
+    which must therefore be one that can be stored.
 
     One transaction (a savepoint of the caller's, if there is one): it commits whole or, when the action raises, leaves
     no trace. A ``read_only`` action runs without transaction and locks. Raises ``ActorNotFound``, ``ActionNotFound``,
@@ -73,10 +78,22 @@ def run_action(
     if action.read_only:
         return _run(context, action.func, bound, args, kwargs, convert)
     with transaction.atomic(using=settings.DATABASE):
+        if once is not None:
+            fresh, recorded = get_store().begin_call(actor_id, once, kept_until())
+            if not fresh:
+                return codec.loads(recorded or "null")
         result = _run(context, action.func, bound, args, kwargs, convert)
+        if once is not None:
+            result, text = codec.roundtrip(result, what=f"the result of action {name!r}, which a step called")
+            get_store().end_call(actor_id, once, text)
         if context.wants_destroy:
             _destroy_now(actor_type, actor_id, row.key)
     return result
+
+
+def kept_until() -> int:
+    """Until when a key that is used now is remembered."""
+    return get_store().clock.now() + round(settings.DEDUPE_PERIOD * 1_000_000)
 
 
 def run_hook(

@@ -84,6 +84,7 @@ class Migration(migrations.Migration):
                 ("key_hash", models.CharField(max_length=64)),
                 ("message_id", models.BigIntegerField()),
                 ("expires_at", models.BigIntegerField(db_index=True)),
+                ("result", models.TextField(null=True)),
             ],
             options={
                 "db_table": "rivet_dedupe",

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from rivet_workflows.records import Claimed, CommitItem, CommitResult, Look, Looked, Release
 from rivet_workflows.store.actors import ActorVerbs
+from rivet_workflows.store.calls import CallVerbs
 from rivet_workflows.store.children import ChildVerbs
 from rivet_workflows.store.control import ControlVerbs
 from rivet_workflows.store.prune import PruneVerbs
