@@ -40,7 +40,3 @@ class CallVerbs(StoreBase):
     def end_call(self, actor_id: UUID, key_hash: str, result: str) -> None:
         """Record the encoded result of the call that was begun."""
         Dedupe.objects.using(self.alias).filter(actor_id=actor_id, key_hash=key_hash).update(result=result)
-
-    def knows_call(self, actor_id: UUID, key_hash: str) -> bool:
-        """Was something done under this key?"""
-        return Dedupe.objects.using(self.alias).filter(actor_id=actor_id, key_hash=key_hash).exists()

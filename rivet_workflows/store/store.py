@@ -19,7 +19,16 @@ from rivet_workflows.store.workers import WorkerVerbs
 
 
 class Store(
-    ActorVerbs, SendVerbs, ControlVerbs, ChildVerbs, StateVerbs, ReadVerbs, WorkerVerbs, PruneVerbs, ABC
+    ActorVerbs,
+    SendVerbs,
+    CallVerbs,
+    ControlVerbs,
+    ChildVerbs,
+    StateVerbs,
+    ReadVerbs,
+    WorkerVerbs,
+    PruneVerbs,
+    ABC,
 ):
     """What callers hold. The verbs below differ by database; their meaning does not."""
 

@@ -58,4 +58,6 @@ def test_an_actor_that_somebody_else_created_is_still_in_the_way(rivet):
     rivet.run_until_idle()
     rivet.advance(minutes=5)
     assert str(caller.status()) == "failed"
-    assert "there is a step_client_counted" in caller.status().error.message
+    error = caller.status().error
+    assert error is not None
+    assert "there is a step_client_counted" in error.message
