@@ -95,6 +95,8 @@ class WorkerOptions:
                 group_size=settings.GROUP_SIZE,
                 max_parked=settings.MAX_PARKED,
                 evict_after=round(settings.EVICT_AFTER * 1e6),
+                # A few for each place in which a step can run: more would only keep them from other workers.
+                max_active=4 * ((concurrency or settings.CONCURRENCY) + settings.STEP_THREADS),
             ),
             actors=actors,
         )
