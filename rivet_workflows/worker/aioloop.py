@@ -15,6 +15,7 @@ import contextvars
 import inspect
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Executor
@@ -65,13 +66,15 @@ class _Lane:
 class _Run:
     """An attempt on its way through the loop."""
 
-    __slots__ = ("attempt", "awaitable", "deadline", "lane", "taken_back", "task")
+    __slots__ = ("attempt", "awaitable", "deadline", "due", "lane", "taken_back", "task")
 
     def __init__(self, attempt: Attempt, awaitable: Awaitable[Any] | None) -> None:
         self.attempt = attempt
         #: Given when a ``def`` step turned out to return something to await.
         self.awaitable = awaitable
         self.deadline: asyncio.TimerHandle | None = None
+        #: Monotonic seconds of the same, for whoever looks from another thread.
+        self.due: float | None = None
         self.lane: _Lane | None = None
         self.task: asyncio.Task[None] | None = None
         #: Timed out or cancelled: what it still reports is not wanted, its lane not reused.
@@ -121,6 +124,34 @@ class StepLoop:
         if self._thread is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._take_back, list(attempts))
 
+    @property
+    def busy(self) -> bool:
+        """Is anything running or waiting here?"""
+        return bool(self._active or self._waiting)
+
+    @property
+    def thread_id(self) -> int | None:
+        return self._thread.ident if self._thread is not None else None
+
+    def ask(self) -> threading.Event:
+        """An event that is set as soon as the loop turns."""
+        turned = threading.Event()
+        self._loop.call_soon_threadsafe(turned.set)
+        return turned
+
+    def overdue(self) -> list[Attempt]:
+        """Attempts whose time is up, which a loop that hangs cannot see itself."""
+        now = time.monotonic()
+        return [run.attempt for run in list(self._active.values()) if run.due is not None and run.due <= now]
+
+    def give_up_waiting(self) -> list[tuple[Attempt, Awaitable[Any] | None]]:
+        """What has not begun. For a loop that hangs: it cannot be in the middle of beginning one."""
+        given = []
+        while self._waiting:
+            run = self._waiting.popleft()
+            given.append((run.attempt, run.awaitable))
+        return given
+
     def stop(self, timeout: float) -> bool:
         """Cancel everything and end the thread; whether it has ended within ``timeout`` seconds."""
         if self._thread is None:
@@ -162,7 +193,8 @@ class StepLoop:
         context = self._blank.copy()
         context.run(SyncToAsync.thread_sensitive_context.set, lane.context)
         if run.attempt.timeout is not None:
-            run.deadline = self._loop.call_later(run.attempt.timeout, self._time_out, run)
+            run.due = self._loop.time() + run.attempt.timeout
+            run.deadline = self._loop.call_at(run.due, self._time_out, run)
         run.task = self._loop.create_task(self._run(run), context=context)
 
     async def _run(self, run: _Run) -> None:

@@ -107,11 +107,17 @@ class Core:
         return not self._to_commit and not self._in_flight and len(self._held) == len(self._resting)
 
     @property
-    def next_due(self) -> int | None:
-        """When :meth:`tick` must be called at the latest."""
+    def next_timer(self) -> int | None:
+        """When the first timer of a held actor fires: a sleep, a deadline, a retry."""
         while self._due and not self._is_current(*self._due[0]):
             heapq.heappop(self._due)
-        times = [self._due[0][0]] if self._due else []
+        return self._due[0][0] if self._due else None
+
+    @property
+    def next_due(self) -> int | None:
+        """When :meth:`tick` must be called at the latest."""
+        timer = self.next_timer
+        times = [] if timer is None else [timer]
         if self._resting:
             times.append(next(iter(self._resting.values())) + self.limits.evict_after)
         times += [self._held[a].busy_until for a in self._to_commit if self._held[a].busy_until > self.now]

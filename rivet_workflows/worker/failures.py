@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from rivet_workflows.worker.orders import ErrorEvent
 from rivet_workflows.worker.runner import StepRunner
@@ -32,17 +35,40 @@ class FailureTeller:
         self._runner = runner
         self._catalog = catalog
         self._hook = hook
+        self._lock = threading.Lock()
+        #: Failures that an actor's hook has yet to be told; an actor is in here while its errand runs.
+        self._waiting: dict[UUID, deque[ErrorEvent]] = {}
 
     def tell(self, event: ErrorEvent) -> None:
         """Log the failure and have the hook called, if the actor has one."""
         self._log(event)
-        hook = self._hook
         try:
             actor_type = self._catalog(event.actor_name)
         except LookupError:
             return
-        if "on_error" in actor_type.hooks:
-            self._runner.errand(lambda: hook(actor_type, event))
+        if "on_error" not in actor_type.hooks:
+            return
+        with self._lock:
+            waiting = self._waiting.get(event.actor_id)
+            if waiting is not None:
+                waiting.append(event)
+                return
+            self._waiting[event.actor_id] = deque([event])
+        self._runner.errand(lambda: self._run_hooks(actor_type, event.actor_id))
+
+    def _run_hooks(self, actor_type: ActorType, actor_id: UUID) -> None:
+        """One after the other for one actor, in the order of its failures; a slow hook delays no other actor's."""
+        while True:
+            with self._lock:
+                waiting = self._waiting[actor_id]
+                if not waiting:
+                    del self._waiting[actor_id]
+                    return
+                event = waiting.popleft()
+            try:
+                self._hook(actor_type, event)
+            except BaseException:
+                logger.exception("on_error of %s/%s failed", event.actor_name, shown(event.key))
 
     @staticmethod
     def _log(event: ErrorEvent) -> None:

@@ -23,6 +23,7 @@ from rivet_workflows.worker.atomic import Atomics, Handover, run_atomic
 from rivet_workflows.worker.attempt import Attempt
 from rivet_workflows.worker.connections import Outages
 from rivet_workflows.worker.context import StepEnvironment
+from rivet_workflows.worker.loopwatch import WatchedLoop
 from rivet_workflows.worker.orders import StepReport, StepStart, StepToken
 from rivet_workflows.worker.threads import Threads
 
@@ -118,7 +119,9 @@ class StepRunner:
         self._threads = Threads(threads, "rivet-step", self.outages, exhausted)
         # Apart from the steps', so that a merge never waits for a slow step.
         self._errands = Threads(2, "rivet-errand", self.outages)
-        self._loop = StepLoop(concurrency, self.outages, self._settle, self._late)
+        self._loop = WatchedLoop(
+            lambda: StepLoop(concurrency, self.outages, self._settle, self._late), self._late
+        )
 
     @property
     def running(self) -> int:
@@ -165,7 +168,7 @@ class StepRunner:
     def stop(self, timeout: float) -> bool:
         """End all threads; False when some still run users' code after ``timeout`` seconds."""
         self._threads.stop()
-        self._errands.stop()
+        self._errands.stop(finish=True)
         ended = self._loop.stop(timeout)
         return (
             self._threads.join(timeout if ended else 0)

@@ -22,7 +22,6 @@ from rivet_workflows.worker import maintenance
 from rivet_workflows.worker.carry import Carrier
 from rivet_workflows.worker.control import Control
 from rivet_workflows.worker.dbtime import DatabaseTime
-from rivet_workflows.worker.failures import shown
 from rivet_workflows.worker.guard import workflow_code
 from rivet_workflows.worker.inbox import Inbox, Mail
 from rivet_workflows.worker.patience import GivenUp, Patience
@@ -37,6 +36,8 @@ CLAIM_LIMIT = 200
 LOCKED_PAUSE = 0.05
 #: Seconds between polls where the database has no bell between processes.
 POLL_WITHOUT_BELL = 0.5
+#: Seconds between tries of actors that other code than ours refused. Workers of that code delete their wakes.
+DIVERGED_EVERY = 30.0
 #: Seconds after the deadline of a stop in which what was interrupted is handed back.
 HAND_BACK = 5.0
 
@@ -89,6 +90,8 @@ class Session:
         self._maintenance = maintain
         self._maintain_at = 0.0
         self._poll = habits.poll
+        #: When the next wake in the database is due, as of the last poll.
+        self._next_wake: int | None = None
         self._more = True
         self._handing_back = False
         self._interrupted = False
@@ -97,6 +100,9 @@ class Session:
         #: Nothing was found at the last look around, and nothing has happened since.
         self._dry = False
         self._outages = 0
+        #: The last sweep found more than there was room for.
+        self._sweeping = False
+        self._diverged_at = 0.0
 
     def poll_often(self) -> None:
         """Nothing rings here: asking is the only way to hear."""
@@ -219,7 +225,7 @@ class Session:
     # -- looking around
 
     def _look_around(self, mail: Mail) -> None:
-        if mail.sweep:
+        if mail.sweep or self._sweeping:
             self._sweep()
             self._maintain()
         polling = time.monotonic() >= self._poll_at
@@ -250,14 +256,24 @@ class Session:
         self._work = True
         due = self._db(self._store.due_wakes_of_held, self.worker_id, self._types)
         if due:
-            self._inbox.ring(due)
+            core = self._core
+            with workflow_code():
+                core.rung(due, self._time.now())
+            if not core.idle:
+                # Somebody looks again. (A wake may also lie there for one that sleeps, and wants no message now.)
+                self._dry = False
+                self._more = True
         self._poll_at = time.monotonic() + self._poll
-        wake = self._db(self._store.next_wake, self._types)
+        if time.monotonic() >= self._diverged_at:
+            self._diverged_at = time.monotonic() + DIVERGED_EVERY
+            self._db(self._store.wake_diverged, self._types)
+        self._next_wake = wake = self._db(self._store.next_wake, self._types)
         if wake is not None:
             self._poll_at = min(self._poll_at, time.monotonic() + max(0.0, (wake - self._time.now()) / 1e6))
 
     def _sweep(self) -> None:
         """Take over from workers whose hearts have stopped. Each heartbeat looks again: nothing is done once only."""
+        self._sweeping = False
         for dead in self._db(self._store.dead_workers, round(self._habits.lease * 1e6)):
             if dead == self.worker_id:
                 continue
@@ -269,7 +285,10 @@ class Session:
                 taken, more = taken + len(claimed), bool(claimed)
             if taken:
                 logger.warning("Took over %d actors of worker %d, whose heart has stopped", taken, dead)
-            if not more:
+            if more:
+                # No room: the next turn goes on, as soon as those that came have found their rest.
+                self._sweeping = taken > 0
+            else:
                 # What is left are actors that this worker has no code for: free for those that have. If some are
                 # locked, the row stays for the next sweep.
                 self._db(self._store.forget_worker, dead)
@@ -277,9 +296,6 @@ class Session:
     def _take_up(self, claimed: list[Claimed]) -> None:
         """Hand actors to the core. Here is where ``create_vars`` and ``on_wake`` belong (an errand of the runner's, at
         whose end the core gets the actor), and where ``Carrier`` lets go of one is where ``on_sleep`` does."""
-        for one in claimed:
-            if one.unreadable:
-                logger.error("%s/%s cannot be read: %s", one.name, shown(one.key), one.unreadable)
         self._dry = False
         self._more = True
         with workflow_code():
@@ -297,10 +313,8 @@ class Session:
         if self._work or self._more or self._runner.running:
             return
         if self._habits.until_idle:
-            due = self._core.next_due
-            if due is None:
-                due = self._db(self._store.next_wake, self._types)
-            if due is not None:
+            # As read before the last claim: one that has come due since would be seen by neither.
+            if self._core.next_timer is not None or self._next_wake is not None:
                 return
         self._control.stop(0.0, "nothing is left to do")
         self._inbox.wake()

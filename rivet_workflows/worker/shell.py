@@ -210,7 +210,6 @@ class Worker:
     def _one_session(self) -> bool:
         """Work under one id until that is over; True when it was lost and another must follow."""
         codes = self._codes()
-        self._db(self._store.wake_diverged, codes)
         registered = time.monotonic()
         worker_id = self._db(self._store.register_worker, socket.gethostname(), os.getpid(), codes)
         session = self._make_session(worker_id, codes)

@@ -112,11 +112,13 @@ class Threads:
             self._queue.clear()
             return jobs
 
-    def stop(self) -> None:
-        """Let the threads end: those at rest now, the others after their job. Does not wait for them."""
+    def stop(self, *, finish: bool = False) -> None:
+        """Let the threads end: those at rest now, the others after their job, with ``finish`` after all that waits.
+        Does not wait for them."""
         with self._lock:
             self._stopping = True
-            self._queue.clear()
+            if not finish:
+                self._queue.clear()
             for thread in self._idle:
                 thread.gate.release()
             self._idle.clear()
@@ -168,10 +170,9 @@ class Threads:
                 if len(self._threads) > self._size:
                     self._threads.discard(thread)
                     return None
-            if self._stopping:
-                return None
             if not self._queue:
-                self._idle.append(thread)
+                if not self._stopping:
+                    self._idle.append(thread)
                 return None
             job = self._queue.popleft()
             self._taken += 1

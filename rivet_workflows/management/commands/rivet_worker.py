@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
-from django.db import connections
+from django.db import OperationalError, connections
 from django.db.migrations.executor import MigrationExecutor
 
 from rivet_workflows.conf import settings
@@ -135,7 +135,10 @@ def _seconds(text: str) -> float:
 def _check_tables() -> None:
     """Are all migrations of ours applied? Else every statement would fail, each in its own way."""
     alias = settings.DATABASE
-    executor = MigrationExecutor(connections[alias])
+    try:
+        executor = MigrationExecutor(connections[alias])
+    except OperationalError as error:
+        raise CommandError(f"The database {alias!r} does not answer: {error}") from error
     leaves = [node for node in executor.loader.graph.leaf_nodes() if node[0] == "rivet_workflows"]
     missing = [migration.name for migration, _ in executor.migration_plan(leaves)]
     if missing:
