@@ -30,7 +30,7 @@ def python_of(page: Path) -> str:
 
 
 def run_page(name: str, namespace: dict[str, Any]) -> None:
-    """Run the page's Python in the namespace of a test module. Its actors are left in ``actors_declared``, for the fixture."""
+    """Run the page's Python in a test module. Its actors are left in ``actors_declared``, for the fixture."""
     page = DOCS / name
     before = registry.snapshot()
     try:

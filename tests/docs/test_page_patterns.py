@@ -1,3 +1,0 @@
-from tests.docs.pages import run_page
-
-run_page("patterns.md", globals())
