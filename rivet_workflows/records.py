@@ -154,6 +154,12 @@ class Prune:
     end: str
     keep_handlers: bool = False
 
+    def covers(self, row: Entry) -> bool:
+        """Whether it deletes this row."""
+        if not self.first <= row.scope < self.end:
+            return False
+        return not (self.keep_handlers and row.rollback is not None and row.rolled_back_at is None)
+
 
 @dataclass(slots=True, frozen=True)
 class MessageRow:

@@ -1,7 +1,7 @@
 """The recorded entries of one actor, by place: what a replay looks up. Pure.
 
 Finished entries are rows; open ones are records in the position (the ``inflight`` text). Here they are indexed by
-scope and name, and here is said which rows a prune covers and which places lie inside an entry.
+scope and name, and here is said which places lie inside an entry.
 """
 
 from __future__ import annotations
@@ -41,10 +41,3 @@ def whole_scope(path: str) -> Prune:
     """The prune of one branch or iteration with all that is in it."""
     # The next sibling ends the range: made of the same digits, so it sorts alike under every collation.
     return Prune(path, f"{path[:-SCOPE_DIGITS]}{int(path[-SCOPE_DIGITS:], 16) + 1:0{SCOPE_DIGITS}x}")
-
-
-def covers(prune: Prune, row: Entry) -> bool:
-    """Whether a prune deletes this row."""
-    if not prune.first <= row.scope < prune.end:
-        return False
-    return not (prune.keep_handlers and row.rollback is not None and row.rolled_back_at is None)

@@ -19,7 +19,7 @@ from .calls import Call, Done
 from .child import ChildCall
 from .context import Context, LoopContext
 from .ending import Ending
-from .history import Index, covers, index_entries, inside, whole_scope
+from .history import Index, index_entries, inside, whole_scope
 from .mailbox import Mailbox
 from .program import Codec, Limits, Program
 from .replaylog import ReplayLog
@@ -30,8 +30,6 @@ from .steps import StepCall
 from .tasks import Finished, Task, Tasks
 from .timers import Timers
 from .turn import SelfSend, StepResult, Turn
-
-__all__ = ["Machine", "covers"]
 
 
 class Machine:
@@ -320,7 +318,7 @@ class Machine:
     def drop_rows(self, prune: Prune) -> None:
         """Delete finished entries by scope, those of this turn included."""
         self.turn.prunes.append(prune)
-        self.turn.rows = [row for row in self.turn.rows if not covers(prune, row)]
+        self.turn.rows = [row for row in self.turn.rows if not prune.covers(row)]
 
     def settle(self, scope: Scope) -> None:
         """A scope ended well: the checkpoints in it end with it (D-14)."""

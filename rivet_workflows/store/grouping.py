@@ -87,16 +87,9 @@ def _rows(g: Group, k: int, item: CommitItem) -> None:
         rows = [replace(r, rolled_back_at=times.pop(r.seq)) if r.seq in times else r for r in rows]
         g.rolled_back += [(k, seq, at) for seq, at in times.items()]
     if item.prunes:
-        rows = [row for row in rows if not any(covers(prune, row) for prune in item.prunes)]
+        rows = [row for row in rows if not any(prune.covers(row) for prune in item.prunes)]
         g.prunes += [(k, prune) for prune in item.prunes]
     g.rows += [(k, row) for row in rows]
-
-
-def covers(prune: Prune, entry: Entry) -> bool:
-    """Does ``prune`` delete ``entry``?"""
-    if not prune.first <= entry.scope < prune.end:
-        return False
-    return not (prune.keep_handlers and entry.rollback is not None and entry.rolled_back_at is None)
 
 
 def _messages(g: Group, k: int, item: CommitItem) -> None:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from rivet_workflows.engine import Machine, Turn
-from rivet_workflows.engine.machine import covers
 from rivet_workflows.engine.turn import ChildOrder, Failure, StepOrder
 from rivet_workflows.records import Claimed, CommitItem, Finish, Outgoing
 from rivet_workflows.worker.orders import Effects, ErrorEvent, StateChange, StepReport, StepStart, StepToken
@@ -41,7 +40,7 @@ class Pending:
         item = self.item
         for prune in turn.prunes:
             # One statement cannot delete what it inserts: rows that never get there are left out.
-            item.rows = [row for row in item.rows if not covers(prune, row)]
+            item.rows = [row for row in item.rows if not prune.covers(row)]
         item.rows += turn.rows
         item.prunes += turn.prunes
         item.takes += turn.takes
@@ -94,7 +93,7 @@ class Pending:
         """Put ``later`` behind this one: a commit that could not be made goes out together with the next."""
         mine, its = self.item, later.item
         for prune in its.prunes:
-            mine.rows = [row for row in mine.rows if not covers(prune, row)]
+            mine.rows = [row for row in mine.rows if not prune.covers(row)]
         for name in ("rows", "prunes", "takes", "holds", "unholds", "completes", "unanswered"):
             getattr(mine, name).extend(getattr(its, name))
         for name in ("rolled_back", "sends", "events"):

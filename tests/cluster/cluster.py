@@ -6,12 +6,14 @@ Used inside a process of its own whose settings are ``tests.cluster.settings``.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -98,3 +100,23 @@ def until(condition: Callable[[], Any], what: str, timeout: float = 60) -> Any:
 def read_ledger(path: Path) -> list[list[str]]:
     """The lines of the ledger: key, attempt, process, note."""
     return [line.split(" ", 3) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def run_scenario(database: str, story: Callable[[Path], Iterable[dict[str, Any]]], **env: str) -> int:
+    """Play ``story(folder)`` on a fresh database and print what it gives as JSON lines; the exit code.
+
+    The folder holds ``ledger`` and ``log``; the end of the log is shown when the story fails.
+    """
+    with tempfile.TemporaryDirectory() as name, fresh_database(database, Path(name)) as url:
+        folder = Path(name)
+        os.environ |= {"RIVET_LEDGER": str(folder / "ledger"), **env}
+        setup(url)
+        try:
+            for line in story(folder):
+                print(json.dumps(line), flush=True)
+        except Exception as exc:
+            log = folder / "log"
+            print(f"{type(exc).__name__}: {exc}", file=sys.stderr)
+            print(log.read_text()[-4000:] if log.exists() else "(no worker wrote a log)", file=sys.stderr)
+            return 1
+    return 0

@@ -18,7 +18,6 @@ from typing import Any
 
 from rivet_workflows import codec
 from rivet_workflows.engine import Limits, Machine, Program, Turn
-from rivet_workflows.engine.history import covers
 from rivet_workflows.engine.turn import StepOrder
 from rivet_workflows.exceptions import ErrorInfo, failure_from_record
 from rivet_workflows.records import Claimed, Entry, EntryStatus, Kind, MessageRow
@@ -247,7 +246,7 @@ class Driver:
     def _write(self, turn: Turn) -> None:
         self.failures += turn.failures
         for prune in turn.prunes:
-            self.rows = [row for row in self.rows if not covers(prune, row)]
+            self.rows = [row for row in self.rows if not prune.covers(row)]
         self.rows += [copy.copy(row) for row in turn.rows]
         for seq, at in turn.rolled_back:
             next(row for row in self.rows if row.seq == seq).rolled_back_at = at

@@ -9,16 +9,14 @@ nothing for the actors that were taken from it, and the ledger has every step of
 
 from __future__ import annotations
 
-import json
-import os
 import signal
 import sys
-import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
-from tests.cluster.cluster import WorkerProcess, fresh_database, read_ledger, setup, until
+from tests.cluster.cluster import WorkerProcess, read_ledger, run_scenario, until
 
 ACTORS = 200
 TRIGGER = """
@@ -56,7 +54,7 @@ def check() -> dict[str, int]:
     return {"changes": len(rows), "commits": sum(map(len, numbers.values())), "holdings": len(owners)}
 
 
-def story(folder: Path) -> dict[str, object]:
+def story(folder: Path) -> dict[str, Any]:
     from django.db import connection
 
     from rivet_workflows import client
@@ -99,26 +97,13 @@ def story(folder: Path) -> dict[str, object]:
     return {**found, "held_at_stop": len(held), "ran_twice": twice, "seconds": round(waited, 1)}
 
 
-def main() -> int:
-    with tempfile.TemporaryDirectory() as name, fresh_database("postgres", Path(name)) as url:
-        os.environ |= {
-            "RIVET_LEDGER": f"{name}/ledger",
-            "RIVET_CLUSTER_LEASE": "1",
-            "RIVET_CLUSTER_HEARTBEAT": "0.25",
-            "RIVET_CLUSTER_LOG": "WARNING",
-        }
-        setup(url)
-        try:
-            print(json.dumps(story(Path(name))))
-        except Exception as exc:
-            log = Path(name, "log")
-            print(
-                f"{type(exc).__name__}: {exc}\n{log.read_text()[-3000:] if log.exists() else ''}",
-                file=sys.stderr,
-            )
-            return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(
+        run_scenario(
+            "postgres",
+            lambda folder: [story(folder)],
+            RIVET_CLUSTER_LEASE="1",
+            RIVET_CLUSTER_HEARTBEAT="0.25",
+            RIVET_CLUSTER_LOG="WARNING",
+        )
+    )

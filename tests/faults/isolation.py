@@ -10,15 +10,12 @@ and the locked one ends as well; the unreadable one is set aside, with its rows 
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
-import tempfile
 import threading
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.cluster import WorkerProcess, fresh_database, setup, until
+from tests.cluster.cluster import WorkerProcess, run_scenario, until
 
 OTHERS = 50
 
@@ -83,26 +80,10 @@ def story(database: str, log: Path) -> dict[str, Any]:
     return {"database": database, "others": OTHERS, "locked_meanwhile": locked}
 
 
-def main() -> int:
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--database", default="postgres")
-    args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name, fresh_database(args.database, Path(name)) as url:
-        os.environ["RIVET_LEDGER"] = f"{name}/ledger"
-        setup(url)
-        try:
-            print(json.dumps(story(args.database, Path(name, "log"))))
-        except Exception as exc:
-            log = Path(name, "log")
-            print(
-                f"{type(exc).__name__}: {exc}\n{log.read_text()[-3000:] if log.exists() else ''}",
-                file=sys.stderr,
-            )
-            return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    chosen = parser.parse_args().database
+    sys.exit(run_scenario(chosen, lambda folder: [story(chosen, folder / "log")]))

@@ -11,18 +11,16 @@ promise was broken or a point was never reached.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import signal
 import sys
-import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from rivet_workflows.crashpoints import POINTS
-from tests.cluster.cluster import WorkerProcess, fresh_database, read_ledger, setup
+from tests.cluster.cluster import WorkerProcess, read_ledger, run_scenario
 
 #: Where the second passage differs from the first.
 TWICE = ("before-commit", "after-commit", "before-body", "after-body")
@@ -74,31 +72,26 @@ def kill_once(point: str, passage: int, ledger: Path, log: Path) -> dict[str, An
     return {"point": point, "passage": passage, "ran_twice": len(twice), "seconds": round(seconds, 2)}
 
 
-def main() -> int:
+def kills(points: list[str], folder: Path) -> Iterator[dict[str, Any]]:
+    """One kill after another."""
+    for point in points:
+        for passage in (1, 3) if point in TWICE else (1,):
+            yield kill_once(point, passage, folder / "ledger", folder / "log")
+
+
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--database", default="sqlite")
     parser.add_argument("--points", default=",".join(POINTS))
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, fresh_database(args.database, Path(folder)) as url:
-        ledger, log = Path(folder, "ledger"), Path(folder, "worker.log")
-        os.environ |= {
-            "RIVET_LEDGER": str(ledger),
-            "RIVET_CLUSTER_LEASE": "1",
-            "RIVET_CLUSTER_HEARTBEAT": "0.25",
-            "RIVET_CLUSTER_POLL": "0.5",
-        }
-        setup(url)
-        for point in args.points.split(","):
-            for passage in (1, 3) if point in TWICE else (1,):
-                try:
-                    print(json.dumps(kill_once(point, passage, ledger, log)), flush=True)
-                except Exception as exc:
-                    print(f"{type(exc).__name__}: {exc}\n{log.read_text()[-4000:]}", file=sys.stderr)
-                    return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(
+        run_scenario(
+            args.database,
+            lambda folder: kills(args.points.split(","), folder),
+            RIVET_CLUSTER_LEASE="1",
+            RIVET_CLUSTER_HEARTBEAT="0.25",
+            RIVET_CLUSTER_POLL="0.5",
+        )
+    )

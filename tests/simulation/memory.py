@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from rivet_workflows.engine.machine import covers
 from rivet_workflows.records import (
     Blocked,
     Claimed,
@@ -285,7 +284,7 @@ class MemoryStore:
 
     def _write(self, row: Row, item: CommitItem) -> None:
         for prune in item.prunes:
-            row.history = {seq: entry for seq, entry in row.history.items() if not covers(prune, entry)}
+            row.history = {seq: entry for seq, entry in row.history.items() if not prune.covers(entry)}
         row.history |= {entry.seq: copy.copy(entry) for entry in item.rows}
         for seq, at in item.rolled_back:
             row.history[seq].rolled_back_at = at
