@@ -27,3 +27,10 @@ def test_the_numbers_on_the_page_are_the_defaults():
     defaults = Settings()
     assert (defaults.HEARTBEAT, defaults.LEASE, defaults.GRACE, defaults.MAX_STARTS) == (2, 6, 15, 5)
     assert defaults.RETENTION == 30 * 86_400
+
+
+def test_the_commands_of_the_terminal_are_all_there():
+    parser = load_command_class("rivet_workflows", "rivet_actors").create_parser("manage.py", "rivet_actors")
+    commands = next(action.choices for action in parser._actions if action.dest == "command")
+    listed = PAGE.partition("## From a terminal")[2].partition("## Pruning")[0]
+    assert [command for command in commands if f"`{command}`" not in listed] == []
