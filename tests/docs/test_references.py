@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from rivet_workflows import ActorState, NoWorker, urls
 from rivet_workflows.client.remote import _STATUS
 from rivet_workflows.realtime import frames
+from rivet_workflows.replay_lint import lint
 from tests.docs.pages import DOCS, ROOT
 
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
@@ -112,3 +114,11 @@ def test_the_states_are_all_there() -> None:
     page = text_of("calling.md")
     for state in ActorState:
         assert f"`{state}`" in page
+
+
+def test_our_own_checks_have_nothing_to_say_about_the_examples() -> None:
+    on_purpose = {"Lottery"}  # the page on testing shows how it is found
+    for module in Path(__file__).parent.glob("test_page_*.py"):
+        for actor in getattr(import_module(f"tests.docs.{module.stem}"), "actors_declared", ()):
+            found = [] if actor.cls.__name__ in on_purpose else lint(actor)
+            assert found == [], (module.stem, actor.name)
