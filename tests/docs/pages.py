@@ -6,6 +6,7 @@ says why: ``<!-- not run: … -->``.
 
 from __future__ import annotations
 
+import linecache
 import re
 from pathlib import Path
 from typing import Any
@@ -32,9 +33,12 @@ def python_of(page: Path) -> str:
 def run_page(name: str, namespace: dict[str, Any]) -> None:
     """Run the page's Python in a test module. Its actors are left in ``actors_declared``, for the fixture."""
     page = DOCS / name
+    source = python_of(page)
+    # Who looks for the source of an example (tracebacks, our own checks) finds its Python, and not the prose around it.
+    linecache.cache[str(page)] = (len(source), None, source.splitlines(keepends=True), str(page))
     before = registry.snapshot()
     try:
-        exec(compile(python_of(page), str(page), "exec"), namespace)
+        exec(compile(source, str(page), "exec"), namespace)
         namespace["actors_declared"] = [
             kind for actor, kind in registry.snapshot().items() if actor not in before
         ]
