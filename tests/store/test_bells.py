@@ -51,7 +51,6 @@ def ids_of(listener: Listener, count: int = 1) -> set[UUID]:
 def test_a_bell_waits_for_the_commit_and_is_rung_once(store: Store) -> None:
     with listening(store, worker_id=1) as listener:
         one, two, three, four = (uuid4() for _ in range(4))
-        hooks = connections[store.alias].run_on_commit
         with transaction.atomic():
             bells.ring(store.alias, [one])
             bells.ring(store.alias, [one, two])
@@ -60,7 +59,7 @@ def test_a_bell_waits_for_the_commit_and_is_rung_once(store: Store) -> None:
                 transaction.set_rollback(True)
             with transaction.atomic():
                 bells.ring(store.alias, [three])
-            assert len(hooks) == 2
+            assert len(connections[store.alias].run_on_commit) == 2
             assert not listener.wait(0).work
         assert ids_of(listener, 3) == {one, two, three}
         with transaction.atomic():
