@@ -85,7 +85,7 @@ def test_a_holder_hears_its_own_actors_and_others_do_not(store: Store, make: Mak
 
 def test_news_go_to_those_who_wait_for_news(store: Store, claimed: Callable[..., Any]) -> None:
     one, two, three = claimed(3)
-    with listening(store, news=True) as clients, listening(store, worker_id=7) as worker:
+    with listening(store, news=True) as clients, listening(store, worker_id=10**9) as worker:
         items = [
             item(one, finish=Finish(Lifecycle.COMPLETED, 1)),
             item(two, sends=[Outgoing(three.actor_id, "q", "1")]),
@@ -100,7 +100,8 @@ def test_news_go_to_those_who_wait_for_news(store: Store, claimed: Callable[...,
         assert news == {one.actor_id}
         if store.vendor == "postgresql":
             store.query(
-                "SELECT pg_notify('rivet', 'not a uuid'), pg_notify('rivet_w7', %s)", [str(two.actor_id)]
+                "SELECT pg_notify('rivet', 'not a uuid'), pg_notify('rivet_w1000000000', %s)",
+                [str(two.actor_id)],
             )
             while not work:
                 work |= hear(worker).work
