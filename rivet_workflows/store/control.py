@@ -224,8 +224,9 @@ class ControlVerbs(ChildVerbs, StateVerbs, StoreBase):
         """Remove the actor: its key is free and its id unknown at once, its rows go with the reaper."""
 
         def change(run: RunRow) -> Edit | None:
+            now = self.clock.now()
             Actor.objects.using(self.alias).filter(id=actor_id).update(
-                live_hash=None, destroyed_at=self.clock.now()
+                live_hash=None, destroyed_at=now, unpruned_since=now
             )
             ended = run.lifecycle in (Lifecycle.COMPLETED, Lifecycle.FAILED, Lifecycle.CANCELLED)
             return Edit(

@@ -39,10 +39,16 @@ _LOST_STATES = ("57P01", "57P02", "57P03")
 _MYSQL_AGAIN, _MYSQL_LOCKED, _MYSQL_LOST = 1213, 1205, (2006, 2013, 2055)
 
 
+def sqlstate(error: Exception) -> str | None:
+    """PostgreSQL's code of an error, whatever the server's language; None for other databases and errors."""
+    code = getattr(error.__cause__ if isinstance(error, Error) else error, "sqlstate", None)
+    return code if isinstance(code, str) else None
+
+
 def classify(error: Exception) -> Trouble:
     """What ``error`` (Django's, around the driver's) is about."""
     cause = error.__cause__ if isinstance(error, Error) else error
-    state = getattr(cause, "sqlstate", None)
+    state = sqlstate(error)
     if state is not None:
         return _classify_state(state)
     code = cause.args[0] if cause is not None and cause.args and isinstance(cause.args[0], int) else None

@@ -22,6 +22,7 @@ from rivet_workflows.models import (
     Schedule,
     State,
     Timer,
+    Waiter,
 )
 from rivet_workflows.records import Lifecycle
 from rivet_workflows.store.base import StoreBase
@@ -86,24 +87,33 @@ class PruneVerbs(StoreBase):
         for actor_id in list(ended.order_by("finished_at").values_list("id", flat=True)[:batch]):
             with self.atomic():
                 if self._lock(actor_id):
-                    done += ended.filter(id=actor_id).update(live_hash=None, destroyed_at=now)
+                    done += ended.filter(id=actor_id).update(
+                        live_hash=None, destroyed_at=now, unpruned_since=now
+                    )
         return done
 
     def _reap(self, now: int, batch: int) -> int:
-        """Delete what belongs to destroyed actors, their own row last."""
+        """Delete what belongs to destroyed actors, and after a while, once more, what came late, and their row."""
         done = 0
         gone = Actor.objects.using(self.alias).filter(destroyed_at__isnull=False).order_by("destroyed_at")
-        for actor_id, at in list(gone.values_list("id", "destroyed_at")[:batch]):
-            with self.atomic():
-                if not self._lock(actor_id):
-                    continue
-                deleted = self._delete_children(actor_id, batch - done)
-                done += deleted
-                if not deleted and at is not None and at <= now - GRACE:
-                    done += Run.objects.using(self.alias).filter(actor_id=actor_id).delete()[0]
-                    done += Actor.objects.using(self.alias).filter(id=actor_id).delete()[0]
-            if done >= batch:
-                break
+        full = gone.filter(unpruned_since__isnull=False)
+        for rows, last in ((full, False), (gone.filter(destroyed_at__lte=now - GRACE), True)):
+            for actor_id in list(rows.values_list("id", flat=True)[: max(0, batch - done)]):
+                with self.atomic():
+                    if self._lock(actor_id):
+                        done += self._reap_one(actor_id, batch - done, last)
+                if done >= batch:
+                    break
+        return done
+
+    def _reap_one(self, actor_id: UUID, batch: int, last: bool) -> int:
+        done = self._delete_children(actor_id, batch)
+        actors = Actor.objects.using(self.alias).filter(id=actor_id)
+        if not done and last:
+            done += Run.objects.using(self.alias).filter(actor_id=actor_id).delete()[0]
+            done += actors.delete()[0]
+        elif not done:
+            actors.update(unpruned_since=None)
         return done
 
     def _delete_children(self, actor_id: UUID, batch: int) -> int:
@@ -118,6 +128,8 @@ class PruneVerbs(StoreBase):
             (Timer.objects.using(self.alias).filter(actor_id=actor_id), "id"),
             (State.objects.using(self.alias).filter(actor_id=actor_id), "actor_id"),
             (Dedupe.objects.using(self.alias).filter(actor_id=actor_id), "key_hash"),
+            (Waiter.objects.using(self.alias).filter(child_id=actor_id), "parent_id"),
+            (Waiter.objects.using(self.alias).filter(parent_id=actor_id), "child_id"),
         ):
             if done < batch:
                 done += self._delete(rows, column, batch - done)
@@ -137,7 +149,7 @@ class PruneVerbs(StoreBase):
     def _prune_ended(self, before: int, batch: int) -> int:
         """History, messages and events of actors whose run ended before ``before``."""
         done = 0
-        ended = Actor.objects.using(self.alias).filter(unpruned_since__lte=before)
+        ended = Actor.objects.using(self.alias).filter(unpruned_since__lte=before, destroyed_at__isnull=True)
         for actor_id in list(ended.order_by("unpruned_since").values_list("id", flat=True)[:batch]):
             with self.atomic():
                 # Under the run's lock: `recover` may just have brought it back to life.

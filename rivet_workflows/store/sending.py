@@ -6,6 +6,7 @@ Visible, and waking the receiver, when that transaction commits; gone when it do
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from django.db import IntegrityError
@@ -50,7 +51,7 @@ class SendVerbs(StoreBase):
 
     def send(self, messages: Sequence[Outgoing]) -> list[SentRow]:
         """Queue messages, in order. All or, raising ``ActorNotFound`` or ``QueueFull``, none."""
-        with self.atomic() if len(messages) > 1 else self.guarded():
+        with self.atomic() if len(messages) > 1 else nullcontext():
             return [
                 self._send_once(message) if message.dedupe_hash is not None else SentRow(self._send(message))
                 for message in messages

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
+from rivet_workflows.conf import settings
 from rivet_workflows.records import TimerKind
 from rivet_workflows.store.base import StoreBase, chunks, marks, to_uuid
 from rivet_workflows.store.clock import MYSQL_NOW, DatabaseClock
@@ -25,6 +26,15 @@ class PortableBase(StoreBase):
         if not self._is_sqlite:
             self.clock = DatabaseClock(MYSQL_NOW, lambda sql: int(self.query(sql)[0][0]))
         self._hex_uuids = not self.connection.features.has_native_uuid_field
+
+    def tune_connection(self) -> None:
+        """SQLite: how safe a commit is against a loss of power. MariaDB: what a group's row locks may cost."""
+        if self._is_sqlite:
+            if not self.connection.in_atomic_block:
+                self.execute(f"PRAGMA synchronous = {settings.SQLITE_SYNCHRONOUS}")
+            return
+        self.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        self.execute("SET SESSION innodb_lock_wait_timeout = 1")
 
     @contextmanager
     def writing(self) -> Iterator[None]:

@@ -202,7 +202,9 @@ class PortableWrites(ChildVerbs, PortableBase):
             changes |= {"output": item.finish.output, "error": item.finish.error}
         if item.destroy:
             changes.setdefault("lifecycle", int(Lifecycle.CANCELLED))
-            changes |= {"live_hash": None, "destroyed_at": self.clock.now()}
+            now = self.clock.now()
+            changes.setdefault("unpruned_since", now)
+            changes |= {"live_hash": None, "destroyed_at": now}
         elif item.finish is None and item.block is not None:
             lifecycle = lifecycle_of_block(item.block[0])
             if lifecycle is not None:

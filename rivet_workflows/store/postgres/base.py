@@ -17,7 +17,8 @@ TUNING = (
     "SELECT set_config('plan_cache_mode', 'force_generic_plan', false), set_config('enable_seqscan', 'off', false),"
     " set_config('jit', 'off', false), set_config('lock_timeout', '200ms', false),"
     " set_config('statement_timeout', '30s', false),"
-    " set_config('idle_in_transaction_session_timeout', '10s', false)"
+    # Less than a lease: a worker stopped in its tracks in the middle of a claim lets its rows go.
+    " set_config('idle_in_transaction_session_timeout', '5s', false)"
 )
 
 

@@ -18,13 +18,14 @@ from typing import Any, NamedTuple
 from rivet_workflows.crashpoints import crashpoint
 from rivet_workflows.records import Blocked, Commit, CommitItem, CommitResult
 from rivet_workflows.store import literals as lit
-from rivet_workflows.store.errors import Trouble, UnknownOutcome, classify
+from rivet_workflows.store.errors import Trouble, UnknownOutcome, classify, sqlstate
 from rivet_workflows.store.grouping import REPLY_KEPT, Group, commit_in_halves, group
 from rivet_workflows.store.postgres import parts as p
 from rivet_workflows.store.postgres.base import PostgresBase
 
 #: Serialization failures and deadlocks repeat the statement at once, this often.
 REPEATS = 3
+DIVISION_BY_ZERO = "22012"
 GONE = "a message to take or to hold is gone"
 
 
@@ -247,13 +248,17 @@ class PostgresCommits(PostgresBase):
                 if trouble is Trouble.LOCKED and len(items) == 1:
                     break
                 if trouble in (Trouble.CONTENT, Trouble.LOCKED):
-                    return GONE if "division by zero" in str(error) else f"{type(error).__name__}: {error}"
+                    return GONE if sqlstate(error) == DIVISION_BY_ZERO else f"{type(error).__name__}: {error}"
                 if trouble is Trouble.LOST:
                     raise UnknownOutcome(str(error)) from error
                 raise
             if len(done) == len(items):
                 return [CommitResult(item.actor_id, Commit.OK) for item in items]
-            return self._sort_out(items, {row[0] for row in done})
+            results = self._sort_out(items, {row[0] for row in done})
+            # A row that was waited for and written meanwhile, as by an action that broadcast, is not the version
+            # that the statement began with: the next one sees it.
+            if not (wait and len(items) == 1 and results[0].outcome is Commit.BUSY):
+                return results
         return [CommitResult(item.actor_id, Commit.BUSY) for item in items]
 
     def _sort_out(self, items: Sequence[CommitItem], done: set[int]) -> list[CommitResult]:

@@ -152,7 +152,8 @@ EVENTS = (
 #: run row's lock, so the fence covers them.
 ACTORS = (
     "ac AS (UPDATE rivet_actor a SET lifecycle = coalesce(z.life, a.lifecycle),"
-    " finished_at = coalesce(z.at, a.finished_at), unpruned_since = coalesce(z.at, a.unpruned_since),"
+    " finished_at = coalesce(z.at, a.finished_at), unpruned_since = coalesce(z.at,"
+    " CASE WHEN z.dead THEN z.now END, a.unpruned_since),"
     " output = CASE WHEN z.at IS NULL THEN a.output ELSE z.output END,"
     " error = CASE WHEN z.at IS NULL THEN coalesce(z.error, a.error) ELSE z.error END,"
     " live_hash = CASE WHEN z.dead THEN NULL ELSE a.live_hash END,"
