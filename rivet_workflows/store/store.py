@@ -57,5 +57,5 @@ class Store(
 
     @abstractmethod
     def due_wakes_of_held(
-        self, worker_id: int, types: Sequence[str] | dict[str, str], limit: int = 5_000
+        self, worker_id: int, types: Sequence[str] | dict[str, str], limit: int = 2_000
     ) -> list[UUID]: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -55,6 +55,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                     transaction=True, databases=databases, available_apps=["rivet_workflows"]
                 )
             )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Empty the tables by DELETE: on PostgreSQL a TRUNCATE of ours takes half a second, for a handful of rows."""
+    operations = connections["default"].ops
+
+    def delete(style: Any, tables: list[str], **options: Any) -> list[str]:
+        return [f"DELETE FROM {operations.quote_name(table)}" for table in tables]
+
+    with pytest.MonkeyPatch.context() as patch:
+        if connections["default"].vendor == "postgresql" and "plans" not in item.path.name:
+            patch.setattr(operations, "sql_flush", delete)
+        return (yield)
 
 
 @pytest.fixture

@@ -124,7 +124,7 @@ class PortableClaims(PortableBase):
         return results
 
     def due_wakes_of_held(
-        self, worker_id: int, types: Sequence[str] | dict[str, str], limit: int = 5_000
+        self, worker_id: int, types: Sequence[str] | dict[str, str], limit: int = 2_000
     ) -> list[UUID]:
         """Actors that this worker holds and that have due wakes: the safety net for bells that were lost."""
         now = self.clock.now()

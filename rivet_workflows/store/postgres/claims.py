@@ -46,10 +46,11 @@ IDLE = (
     " AND (r.actor_id IS NULL OR r.blocked NOT IN (0, 3) OR r.blocked = 3 AND r.blocked_code = w.code)"
 )
 
-#: The taken actors' wakes: those that are due, and the deadlines, which the holder now keeps.
+#: The taken actors' wakes: those that are due, and the deadlines, which the holder now keeps. Found by the actor
+#: alone: ``due + 0`` keeps the index by time out, along which a plan made of an empty table went through them all.
 DROP_WAKES = (
     "DELETE FROM rivet_timer t USING (SELECT x.tid FROM unnest(%s::uuid[]) w(id) CROSS JOIN LATERAL"
-    " (SELECT y.ctid AS tid FROM rivet_timer y WHERE y.actor_id = w.id AND (y.due <= {now} OR y.kind = %s)"
+    " (SELECT y.ctid AS tid FROM rivet_timer y WHERE y.actor_id = w.id AND (y.due + 0 <= {now} OR y.kind = %s)"
     " FOR UPDATE SKIP LOCKED) x) z WHERE t.ctid = z.tid"
 )
 
@@ -90,7 +91,7 @@ RELEASE_ALL = (
 
 DUE_OF_HELD = (
     "SELECT DISTINCT t.actor_id FROM unnest(%s::bigint[]) ty(id) CROSS JOIN LATERAL (SELECT y.actor_id FROM ("
-    "SELECT t.actor_id FROM rivet_timer t WHERE t.type_id = ty.id AND t.due <= {now} ORDER BY t.due LIMIT %s) y"
+    "SELECT t.actor_id FROM rivet_timer t WHERE t.type_id = ty.id AND t.due <= {now} ORDER BY t.due, t.id LIMIT %s) y"
     " WHERE (SELECT r.owner_id FROM rivet_run r WHERE r.actor_id = y.actor_id) = %s) t"
 )
 
@@ -184,7 +185,7 @@ class PostgresClaims(PostgresBase):
         ]
 
     def due_wakes_of_held(
-        self, worker_id: int, types: Sequence[str] | dict[str, str], limit: int = 5_000
+        self, worker_id: int, types: Sequence[str] | dict[str, str], limit: int = 2_000
     ) -> list[UUID]:
         """Actors that this worker holds and that have due wakes: the safety net for bells that were lost."""
         values = [lit.int_array(map(type_id, types)), limit, worker_id]

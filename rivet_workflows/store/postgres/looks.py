@@ -16,7 +16,7 @@ from rivet_workflows.store.postgres.base import PostgresBase
 _READ = (
     "CROSS JOIN LATERAL (SELECT m.id, m.queue, m.body, m.sent_at, m.wants_reply FROM rivet_message m"
     " WHERE m.actor_id = w.id AND m.queue = w.queue AND m.visible_at <= (SELECT at FROM n)"
-    " AND m.holder_seq IS NULL ORDER BY m.id LIMIT w.lim) m"
+    " AND m.holder_seq IS NULL ORDER BY m.id + 0 LIMIT w.lim) m"
 )
 
 #: Every queue of an actor that holds a message: from one to the next along the index, however long each is.
@@ -45,7 +45,7 @@ def statement(now: str, named: bool, unnamed: bool) -> str:
     return (
         f"WITH n AS MATERIALIZED (SELECT {now} AS at), x AS (DELETE FROM rivet_timer t USING"
         " (SELECT x.tid FROM unnest(%s::uuid[], %s::int[]) w(id, epoch) CROSS JOIN LATERAL"
-        " (SELECT y.ctid AS tid FROM rivet_timer y WHERE y.actor_id = w.id AND y.due <= (SELECT at FROM n)"
+        " (SELECT y.ctid AS tid FROM rivet_timer y WHERE y.actor_id = w.id AND y.due + 0 <= (SELECT at FROM n)"
         " AND (w.epoch IS NULL OR w.epoch = (SELECT r.epoch FROM rivet_run r WHERE r.actor_id = w.id))"
         f" FOR UPDATE SKIP LOCKED) x) z WHERE t.ctid = z.tid) {' UNION ALL '.join(reads)}"
     )

@@ -83,12 +83,14 @@ STATES = (
     " AND f.st IS NOT NULL)"
 )
 
-#: Messages taken or completed. A sender that waits gets its answer from the deleted row itself.
+#: Messages taken or completed. A sender that waits gets its answer from the deleted row itself. ``IS TRUE`` keeps
+#: the queues' index out: along it a message would be sought among all of its actor's.
 DELETIONS = (
     "e AS (SELECT w.*, f.actor_id FROM unnest(%s::int[], %s::bigint[], %s::bool[], %s::bool[], %s::text[])"
     " w(k, mid, must, rep, body) JOIN f ON f.k = w.k),"
     " d AS (DELETE FROM rivet_message m USING (SELECT e.*, x.tid FROM e CROSS JOIN LATERAL"
-    " (SELECT y.ctid AS tid FROM rivet_message y WHERE y.id = e.mid AND y.actor_id = e.actor_id OFFSET 0) x) z"
+    " (SELECT y.ctid AS tid FROM rivet_message y WHERE y.id = e.mid AND (y.actor_id = e.actor_id) IS TRUE OFFSET 0"
+    ") x) z"
     " WHERE m.ctid = z.tid RETURNING z.mid, z.must, z.rep, z.body, m.actor_id, m.wants_reply),"
     " rp AS (INSERT INTO rivet_reply (message_id, actor_id, status, body, expires_at)"
     " SELECT d.mid, d.actor_id, 1, d.body, n.at + %s::bigint FROM d, n WHERE d.rep AND d.wants_reply"
@@ -99,7 +101,8 @@ HOLDS = (
     "hh AS (SELECT w.*, f.actor_id FROM unnest(%s::int[], %s::bigint[], %s::bigint[]) w(k, mid, holder)"
     " JOIN f ON f.k = w.k),"
     " hu AS (UPDATE rivet_message m SET holder_seq = z.holder FROM (SELECT hh.*, x.tid FROM hh CROSS JOIN LATERAL"
-    " (SELECT y.ctid AS tid FROM rivet_message y WHERE y.id = hh.mid AND y.actor_id = hh.actor_id OFFSET 0) x) z"
+    " (SELECT y.ctid AS tid FROM rivet_message y WHERE y.id = hh.mid AND (y.actor_id = hh.actor_id) IS TRUE OFFSET 0"
+    ") x) z"
     " WHERE m.ctid = z.tid RETURNING z.holder)"
 )
 
