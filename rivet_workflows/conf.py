@@ -25,6 +25,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
+from rivet_workflows import codec
 from rivet_workflows.engine.options import DEFAULTS as STEP_OPTIONS
 
 __all__ = ["Problem", "Settings", "problems", "settings"]
@@ -142,6 +143,8 @@ class _LiveSettings:
             raise AttributeError(name)
         if self._current is None:
             self._current = _load()
+            # The codec knows no settings; whoever reads stored values has read some of these before.
+            codec.configure(self._current.RENAMED)
         return getattr(self._current, name)
 
     def forget(self) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..exceptions import (
     ErrorInfo,
     HistoryDiverged,
+    NotReplaySafe,
     RivetError,
     RollbackCheckpointError,
     SerializationError,
@@ -120,6 +121,12 @@ class Ending:
         machine.stopped = True
         if machine.root is not None:
             machine.root.end(well=False)
+        if isinstance(exc, RuntimeError) and str(exc) == "no running event loop":
+            # What asyncio says where no loop may be: it raises before it suspends.
+            exc = NotReplaySafe(
+                "run used asyncio (sleep, timeout, create_task, gather, …), which a replay cannot repeat: use "
+                "ctx.sleep, ctx.race, ctx.join and timeouts of steps, and await everything else inside a step"
+            )
         record = json.dumps(failure_record(exc))
         if not (isinstance(exc, StepFailed) and exc.step_name is not None):
             machine.turn.failures.append(Failure("workflow", ErrorInfo.from_exception(exc)))

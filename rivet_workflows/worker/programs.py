@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from rivet_workflows import keys
+from rivet_workflows import codec, keys
 from rivet_workflows.engine import Limits, Program
 from rivet_workflows.markers import Queue
 from rivet_workflows.registry import ActorType, registry
@@ -98,10 +98,13 @@ def handler_path(handler: Callable[..., Any]) -> str:
 
 
 def _resolve(path: str) -> Any:
-    from rivet_workflows.conf import settings
-
-    path = settings.RENAMED.get(path, settings.RENAMED.get(path.replace(":", "."), path))
-    module, _, qualname = path.partition(":") if ":" in path else path.rpartition(".")
+    path = codec.current_name(path)
+    module, _, qualname = path.partition(":")
+    if not qualname:  # renamed: the new name has dots only
+        parts = path.split(".")
+        heads = (".".join(parts[:n]) for n in range(len(parts) - 1, 0, -1))
+        module = next((head for head in heads if head in sys.modules), path)
+        qualname = path[len(module) + 1 :]
     found: Any = sys.modules.get(module)
     if found is None:
         raise LookupError(
