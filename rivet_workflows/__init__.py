@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rivet_workflows import client
     from rivet_workflows.actors import Actor, Event, Queue, action, step
-    from rivet_workflows.client import ActorState, ActorStatus, Handle, HistoryEntry, Sent
+    from rivet_workflows.client import ActorState, ActorStatus, Handle, HistoryEntry, ScheduledFire, Sent
     from rivet_workflows.codec import stable_name
     from rivet_workflows.engine import Loop
     from rivet_workflows.exceptions import (
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         RivetError,
         RollbackCheckpointError,
         RollbackError,
+        ScheduleError,
         SerializationError,
         StateConflict,
         StepExhausted,
@@ -81,6 +82,8 @@ __all__ = [
     "RivetError",
     "RollbackCheckpointError",
     "RollbackError",
+    "ScheduleError",
+    "ScheduledFire",
     "Sent",
     "SerializationError",
     "StateConflict",
@@ -100,7 +103,7 @@ __all__ = [
 #: Module to the names that it exports here. A submodule that is itself the export names itself.
 _MODULES: dict[str, tuple[str, ...]] = {
     "actors": ("Actor", "Event", "Queue", "action", "step"),
-    "client": ("client", "ActorState", "ActorStatus", "Handle", "HistoryEntry", "Sent"),
+    "client": ("client", "ActorState", "ActorStatus", "Handle", "HistoryEntry", "ScheduledFire", "Sent"),
     "codec": ("stable_name",),
     "engine": ("Loop",),
     "exceptions": (
@@ -127,6 +130,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "RivetError",
         "RollbackCheckpointError",
         "RollbackError",
+        "ScheduleError",
         "SerializationError",
         "StateConflict",
         "StepExhausted",

@@ -30,6 +30,8 @@ POINTS: tuple[str, ...] = (
     "after-look",
     "before-release",
     "after-release",
+    "fire-taken",
+    "fire-run",
     "before-prune",
     "after-prune",
 )

@@ -40,6 +40,7 @@ __all__ = [
     "RivetError",
     "RollbackCheckpointError",
     "RollbackError",
+    "ScheduleError",
     "SerializationError",
     "StateConflict",
     "StepExhausted",
@@ -395,6 +396,56 @@ class ValidationFailed(RivetError):
     """A value does not fit the declared type; ``metadata["issues"]`` lists where."""
 
     code = "validation_failed"
+
+
+class ScheduleError(ValidationFailed):
+    """A schedule that cannot be set. ``code`` says why: ``schedule_invalid_name``,
+    ``schedule_invalid_cron_expression``, ``schedule_invalid_timezone``, ``schedule_invalid_interval``,
+    ``schedule_invalid_max_history``, ``schedule_max_schedules_exceeded``; in a history ``schedule_interrupted``."""
+
+    code = "schedule_invalid"
+
+
+class InvalidScheduleName(ScheduleError):
+    """A name of a cron job has 1 to 128 bytes."""
+
+    code = "schedule_invalid_name"
+
+
+class InvalidCronExpression(ScheduleError):
+    """No five fields, or a time that never comes."""
+
+    code = "schedule_invalid_cron_expression"
+
+
+class InvalidTimezone(ScheduleError):
+    """Not a name of the time zone database."""
+
+    code = "schedule_invalid_timezone"
+
+
+class InvalidInterval(ScheduleError):
+    """Below the shortest interval, or no duration."""
+
+    code = "schedule_invalid_interval"
+
+
+class InvalidMaxHistory(ScheduleError):
+    """Not a whole number from 0 to 1000."""
+
+    code = "schedule_invalid_max_history"
+
+
+class TooManySchedules(ScheduleError):
+    """The actor has as many schedules as ``MAX_SCHEDULES`` allows."""
+
+    code = "schedule_max_schedules_exceeded"
+
+
+class ScheduleInterrupted(ScheduleError):
+    """The worker went away while the scheduled action ran; nothing of it was kept, and it is not run again."""
+
+    code = "schedule_interrupted"
 
 
 class PermissionDenied(RivetError):

@@ -258,45 +258,58 @@ class Event(models.Model):
 
 
 class Schedule(models.Model):
-    """An action to call at a time, or again and again."""
+    """An action to call at a time, or again and again. Found by its time: a worker asks for what is due."""
 
-    id = models.BigAutoField(primary_key=True)
+    id = models.UUIDField(primary_key=True, editable=False)
+    type_id = models.BigIntegerField()
     actor_id = models.UUIDField()
-    name = models.CharField(max_length=255, null=True)
+    #: Of a recurring one; one-shots have none.
+    name = models.CharField(max_length=128, null=True)
     kind = models.SmallIntegerField()
     action = models.CharField(max_length=255)
     args = models.TextField(default="")
     rule = models.TextField(default="")
     timezone = models.CharField(max_length=64, default="")
-    next_at = models.BigIntegerField(null=True, db_index=True)
+    next_at = models.BigIntegerField(null=True)
     last_at = models.BigIntegerField(null=True)
     max_history = models.IntegerField(default=0)
 
     class Meta:
         db_table = "rivet_schedule"
-        indexes = [models.Index(fields=["actor_id", "id"], name="rivet_schedule_actor")]
+        constraints = [
+            models.UniqueConstraint(fields=["actor_id", "name"], name="rivet_schedule_name"),
+        ]
+        indexes = [
+            models.Index(fields=["type_id", "next_at", "id"], name="rivet_schedule_due"),
+            # In an actor's own order: for its list, and to see whether an earlier one is not done yet.
+            models.Index(fields=["actor_id", "next_at", "id"], name="rivet_schedule_actor"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.id} {self.action}"
 
 
 class Fire(models.Model):
-    """One time that a schedule fired."""
+    """One time that a recurring schedule fired. By the actor and the name, as it may outlive its schedule."""
 
     id = models.BigAutoField(primary_key=True)
-    schedule_id = models.BigIntegerField()
+    actor_id = models.UUIDField()
+    name = models.CharField(max_length=128)
+    action = models.CharField(max_length=255, default="")
     scheduled_at = models.BigIntegerField()
     fired_at = models.BigIntegerField()
     finished_at = models.BigIntegerField(null=True)
     result = models.SmallIntegerField()
     error = models.TextField(null=True)
+    #: While it runs: where. What runs on a worker that died was interrupted.
+    worker_id = models.BigIntegerField(null=True, db_index=True)
 
     class Meta:
         db_table = "rivet_fire"
-        indexes = [models.Index(fields=["schedule_id", "id"], name="rivet_fire_schedule")]
+        indexes = [models.Index(fields=["actor_id", "name", "id"], name="rivet_fire_name")]
 
     def __str__(self) -> str:
-        return f"{self.schedule_id} at {self.scheduled_at}"
+        return f"{self.actor_id} {self.name} at {self.scheduled_at}"
 
 
 class Worker(models.Model):

@@ -111,6 +111,31 @@ class TimerKind(IntEnum):
     CONTROL = 4
 
 
+class ScheduleKind(IntEnum):
+    """How often a schedule fires. ``label`` is ``ScheduledFire.kind``."""
+
+    AT = 1
+    EVERY = 2
+    CRON = 3
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+
+class FireResult(IntEnum):
+    """What became of one fire of a recurring schedule."""
+
+    RUNNING = 1
+    OK = 2
+    ERROR = 3
+    SKIPPED = 4
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+
 def child_scope(scope: str, seq: int, index: int) -> str:
     """The scope of iteration or branch ``index`` of the entry ``seq`` that was made in ``scope``."""
     return f"{scope}{seq:012x}{index:012x}"
@@ -188,6 +213,37 @@ class Outgoing:
 
 
 @dataclass(slots=True, frozen=True)
+class ScheduleWrite:
+    """A schedule to store. One with a name takes the place of the actor's schedule of that name."""
+
+    id: UUID
+    #: The actor's registered name: a worker fires those that it has code for.
+    actor_name: str
+    kind: ScheduleKind
+    action: str
+    #: Encoded list of positional arguments.
+    args: str
+    #: When it fires first; of a recurring one that keeps its cadence, the stored time stays.
+    next_at: int
+    name: str | None = None
+    #: Microseconds as text (EVERY), or the five fields (CRON).
+    rule: str = ""
+    timezone: str = ""
+    max_history: int = 0
+
+
+@dataclass(slots=True, frozen=True)
+class ScheduleDrop:
+    """A schedule to remove: a one-shot by ``id``, a recurring one by ``name``, with its history."""
+
+    id: UUID | None = None
+    name: str | None = None
+
+
+ScheduleOp = ScheduleWrite | ScheduleDrop
+
+
+@dataclass(slots=True, frozen=True)
 class StateWrite:
     """The new encoded state, valid only while the stored one still has ``version`` (optimistic; D-13)."""
 
@@ -235,6 +291,8 @@ class CommitItem:
     sends: list[Outgoing] = field(default_factory=list)
     #: ``(name, payload text)``; numbered under the row's lock, so commit order is ``seq`` order.
     events: list[tuple[str, str]] = field(default_factory=list)
+    #: Schedules set and removed, in this order.
+    schedules: list[ScheduleOp] = field(default_factory=list)
     state: StateWrite | None = None
     finish: Finish | None = None
     #: Set aside: ``(reason, hash of the refusing code)``. The owner is cleared with it.
@@ -253,6 +311,7 @@ class CommitItem:
             self.holds,
             self.unholds,
             self.completes,
+            self.schedules,
         )
         more = (self.unanswered, self.sends, self.events, self.state, self.finish, self.block, self.destroy)
         return not any(lists) and not any(more)
@@ -264,6 +323,7 @@ class CommitItem:
             + sum(len(r.input or "") + len(r.output or "") + len(r.error or "") + 200 for r in self.rows)
             + sum(len(s.body) for s in self.sends)
             + sum(len(p) for _, p in self.events)
+            + sum(len(op.args) for op in self.schedules if isinstance(op, ScheduleWrite))
             + (len(self.state.body) if self.state else 0)
         )
 

@@ -11,6 +11,7 @@ replay. The functions here are the methods of one :class:`Client`, ``default``.
 from __future__ import annotations
 
 from rivet_workflows.client.base import Client
+from rivet_workflows.client.fires import CronFire, CronJob, Scheduled, ScheduledFire
 from rivet_workflows.client.handles import Handle
 from rivet_workflows.client.history import Attempt, HistoryEntry
 from rivet_workflows.client.results import ActorState, ActorStatus, Sent
@@ -20,8 +21,12 @@ __all__ = [
     "ActorStatus",
     "Attempt",
     "Client",
+    "CronFire",
+    "CronJob",
     "Handle",
     "HistoryEntry",
+    "Scheduled",
+    "ScheduledFire",
     "Sent",
     "acreate",
     "aget",

@@ -20,7 +20,17 @@ from rivet_workflows.conf import settings
 if TYPE_CHECKING:
     from rivet_workflows.store.listening import Listener
 
-__all__ = ["Callback", "announce", "awatch", "listen", "shutdown", "spread", "unlisten", "watch"]
+__all__ = [
+    "Callback",
+    "announce",
+    "announce_schedules",
+    "awatch",
+    "listen",
+    "shutdown",
+    "spread",
+    "unlisten",
+    "watch",
+]
 
 logger = logging.getLogger("rivet_workflows.client")
 
@@ -41,6 +51,13 @@ def announce(work: Iterable[UUID] = (), news: Iterable[UUID] = ()) -> None:
     from rivet_workflows.store import bells
 
     bells.ring(settings.DATABASE, work, news)
+
+
+def announce_schedules() -> None:
+    """Likewise, for all workers: a schedule was set, which may be the next to fire."""
+    from rivet_workflows.store import bells
+
+    bells.ring(settings.DATABASE, [bells.SCHEDULES])
 
 
 class _Exchange:

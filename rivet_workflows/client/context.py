@@ -7,7 +7,10 @@ touches state locks nothing but its state's row (engineering notes 3.1).
 
 from __future__ import annotations
 
+import asyncio.events
 import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import UUID
@@ -15,10 +18,12 @@ from uuid import UUID
 from rivet_workflows import codec, keys
 from rivet_workflows.client import bells, sending
 from rivet_workflows.client.moments import from_micros
+from rivet_workflows.client.schedules import Cron, Schedule
+from rivet_workflows.client.scheduling import check_room
 from rivet_workflows.conf import settings
 from rivet_workflows.exceptions import ActorBusy, RivetError
 from rivet_workflows.markers import Event, Queue
-from rivet_workflows.records import Outgoing
+from rivet_workflows.records import Outgoing, ScheduleOp
 from rivet_workflows.registry import ActorType
 from rivet_workflows.store import get_store
 
@@ -60,6 +65,7 @@ class ActionContext:
         self._state: _State | None = None
         self._events: list[tuple[str, str]] = []
         self._sends: list[Outgoing] = []
+        self._schedules: list[ScheduleOp] = []
         self._destroy = False
         self._over = False
         #: The time when an async function began; others ask when they want it.
@@ -151,14 +157,14 @@ class ActionContext:
         self._destroy = True
 
     @property
-    def schedule(self) -> NoReturn:
-        raise NotImplementedError(
-            "c.schedule comes with schedules, in a later version; until then use delay= of a send"
-        )
+    def schedule(self) -> Schedule:
+        """Call an action of this actor later: ``c.schedule.after(60, "remind", user_id)``."""
+        return Schedule(_Host(self))
 
     @property
-    def cron(self) -> NoReturn:
-        raise NotImplementedError("c.cron comes with schedules, in a later version")
+    def cron(self) -> Cron:
+        """Call an action of this actor again and again: ``c.cron.set(name="report", expression="0 9 * * 1-5", …)``."""
+        return Cron(_Host(self))
 
     def _changing(self, what: str) -> None:
         self._usable(what)
@@ -187,7 +193,17 @@ class ActionContext:
         if self._sends:
             store.send(self._sends)
             bells.announce(work=[self.actor_id])
+        self.write_schedules()
         self._over = True
+
+    def write_schedules(self) -> None:
+        """What was set and deleted and is not written yet; counted first where it could not be at the call."""
+        ops, self._schedules = self._schedules, []
+        if not ops:
+            return
+        get_store().set_schedules(self.actor_id, ops)
+        check_room(self._type, self.actor_id, more=0)
+        bells.announce_schedules()
 
     @property
     def wants_destroy(self) -> bool:
@@ -196,6 +212,42 @@ class ActionContext:
     def close(self) -> None:
         """No use after this."""
         self._over = True
+
+
+class _Host:
+    """Schedules of an action or hook: written at once, in its transaction."""
+
+    def __init__(self, context: ActionContext) -> None:
+        self._context = context
+        self.actor_type = context._type
+        self.actor_id = context.actor_id
+
+    def now(self) -> int:
+        return self._context._now()
+
+    @property
+    def deferred(self) -> bool:
+        """Beside the thread that has the transaction, in an ``async def`` action: what it sets is written later."""
+        return asyncio.events._get_running_loop() is not None
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        self._context._usable("c.schedule")
+        if self.deferred:
+            raise RuntimeError(
+                "schedules were asked for in async code: await the form with an a (c.schedule.alist(), c.cron.aget(…))"
+            )
+        yield
+
+    def change(self, op: ScheduleOp) -> None:
+        context = self._context
+        context._changing("c.schedule")
+        context._schedules.append(op)
+        if not self.deferred:
+            context.write_schedules()
+
+    def pending(self) -> Sequence[ScheduleOp]:
+        return self._context._schedules
 
 
 class SelfQueue:

@@ -156,6 +156,7 @@ _STATUS: dict[type[BaseException], int] = {
     ours.ValidationFailed: 422,
     ours.SerializationError: 422,
     ours.QueueFull: 429,
+    ours.TooManySchedules: 429,
     ours.ActorBusy: 503,
     ours.NoWorker: 503,
 }

@@ -197,16 +197,19 @@ class Migration(migrations.Migration):
             name="Fire",
             fields=[
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
-                ("schedule_id", models.BigIntegerField()),
+                ("actor_id", models.UUIDField()),
+                ("name", models.CharField(max_length=128)),
+                ("action", models.CharField(default="", max_length=255)),
                 ("scheduled_at", models.BigIntegerField()),
                 ("fired_at", models.BigIntegerField()),
                 ("finished_at", models.BigIntegerField(null=True)),
                 ("result", models.SmallIntegerField()),
                 ("error", models.TextField(null=True)),
+                ("worker_id", models.BigIntegerField(db_index=True, null=True)),
             ],
             options={
                 "db_table": "rivet_fire",
-                "indexes": [models.Index(fields=["schedule_id", "id"], name="rivet_fire_schedule")],
+                "indexes": [models.Index(fields=["actor_id", "name", "id"], name="rivet_fire_name")],
             },
         ),
         migrations.CreateModel(
@@ -288,21 +291,28 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Schedule",
             fields=[
-                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("id", models.UUIDField(editable=False, primary_key=True, serialize=False)),
+                ("type_id", models.BigIntegerField()),
                 ("actor_id", models.UUIDField()),
-                ("name", models.CharField(max_length=255, null=True)),
+                ("name", models.CharField(max_length=128, null=True)),
                 ("kind", models.SmallIntegerField()),
                 ("action", models.CharField(max_length=255)),
                 ("args", models.TextField(default="")),
                 ("rule", models.TextField(default="")),
                 ("timezone", models.CharField(default="", max_length=64)),
-                ("next_at", models.BigIntegerField(db_index=True, null=True)),
+                ("next_at", models.BigIntegerField(null=True)),
                 ("last_at", models.BigIntegerField(null=True)),
                 ("max_history", models.IntegerField(default=0)),
             ],
             options={
                 "db_table": "rivet_schedule",
-                "indexes": [models.Index(fields=["actor_id", "id"], name="rivet_schedule_actor")],
+                "indexes": [
+                    models.Index(fields=["type_id", "next_at", "id"], name="rivet_schedule_due"),
+                    models.Index(fields=["actor_id", "next_at", "id"], name="rivet_schedule_actor"),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(fields=("actor_id", "name"), name="rivet_schedule_name")
+                ],
             },
         ),
         migrations.CreateModel(

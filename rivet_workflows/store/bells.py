@@ -25,6 +25,9 @@ from rivet_workflows.store.base import chunks
 
 logger = logging.getLogger("rivet_workflows.store")
 
+#: Rung like an actor: schedules were set, and workers look again when the next is due.
+SCHEDULES = UUID(int=0)
+
 WORK_CHANNEL = "rivet"
 NEWS_CHANNEL = "rivet_r"
 
@@ -130,6 +133,8 @@ class _Pending:
 def ring_items(alias: str, items: Sequence[CommitItem]) -> None:
     """Ring for what these committed items left for others: receivers of messages, and waiting clients."""
     work = {outgoing.actor_id for item in items for outgoing in item.sends}
+    if any(item.schedules for item in items):
+        work.add(SCHEDULES)
     news = {
         item.actor_id
         for item in items

@@ -119,9 +119,10 @@ class PruneVerbs(StoreBase):
     def _delete_children(self, actor_id: UUID, batch: int) -> int:
         done = self._delete_contents(actor_id, batch)
         schedules = Schedule.objects.using(self.alias).filter(actor_id=actor_id)
-        fires = Fire.objects.using(self.alias).filter(
-            schedule_id__in=list(schedules.values_list("id", flat=True))
-        )
+        if self.vendor != "sqlite":
+            # One that fires just now is its fire's to remove, which may wait for this actor's rows.
+            schedules = schedules.select_for_update(skip_locked=True, no_key=self.vendor == "postgresql")
+        fires = Fire.objects.using(self.alias).filter(actor_id=actor_id)
         for rows, column in (
             (fires, "id"),
             (schedules, "id"),

@@ -10,7 +10,18 @@ from hashlib import sha256
 from typing import Any
 from uuid import UUID
 
-from rivet_workflows.records import Blocked, Claimed, Entry, EntryStatus, Kind, Lifecycle, MessageRow, Prune
+from rivet_workflows.records import (
+    Blocked,
+    Claimed,
+    Entry,
+    EntryStatus,
+    FireResult,
+    Kind,
+    Lifecycle,
+    MessageRow,
+    Prune,
+    ScheduleKind,
+)
 
 #: Columns of a history row after ``actor_id``, in the order of ``Entry``'s fields.
 ENTRY_COLUMNS = (
@@ -188,3 +199,32 @@ def lifecycle_of_block(reason: Blocked) -> int | None:
     if reason in (Blocked.DIVERGED, Blocked.POISONED, Blocked.UNREADABLE):
         return int(Lifecycle.SET_ASIDE)
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRow:
+    """A schedule as it is stored."""
+
+    id: UUID
+    actor_id: UUID
+    name: str | None
+    kind: ScheduleKind
+    action: str
+    args: str
+    rule: str
+    timezone: str
+    next_at: int | None
+    last_at: int | None
+    max_history: int
+
+
+@dataclass(frozen=True, slots=True)
+class FireRow:
+    """One fire of a recurring schedule. ``error`` is the text of an ``ErrorInfo``."""
+
+    action: str
+    scheduled_at: int
+    fired_at: int
+    finished_at: int | None
+    result: FireResult
+    error: str | None

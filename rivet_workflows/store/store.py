@@ -11,6 +11,7 @@ from rivet_workflows.store.actors import ActorVerbs
 from rivet_workflows.store.calls import CallVerbs
 from rivet_workflows.store.children import ChildVerbs
 from rivet_workflows.store.control import ControlVerbs
+from rivet_workflows.store.fires import FireVerbs
 from rivet_workflows.store.prune import PruneVerbs
 from rivet_workflows.store.reads import ReadVerbs
 from rivet_workflows.store.sending import SendVerbs
@@ -28,6 +29,7 @@ class Store(
     ReadVerbs,
     WorkerVerbs,
     PruneVerbs,
+    FireVerbs,
     ABC,
 ):
     """What callers hold. The verbs below differ by database; their meaning does not."""

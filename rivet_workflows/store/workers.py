@@ -10,12 +10,12 @@ from django.db.models import QuerySet
 
 from rivet_workflows.models import Run, Timer, Worker
 from rivet_workflows.records import TimerKind
-from rivet_workflows.store.base import StoreBase
 from rivet_workflows.store.errors import WorkerForgotten
+from rivet_workflows.store.fires import FireVerbs
 from rivet_workflows.store.rows import type_id
 
 
-class WorkerVerbs(StoreBase):
+class WorkerVerbs(FireVerbs):
     """The verbs about workers."""
 
     def register_worker(self, host: str, pid: int, codes: dict[str, str], format: int = 1) -> int:
@@ -102,6 +102,7 @@ class WorkerVerbs(StoreBase):
             pass
         if runs.exists():
             return False
+        self.interrupt_fires(worker_id)
         workers.delete()
         return True
 

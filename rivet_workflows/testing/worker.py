@@ -26,6 +26,7 @@ from rivet_workflows.worker.carry import Carrier
 from rivet_workflows.worker.context import StepEnvironment
 from rivet_workflows.worker.core import Core, CoreLimits
 from rivet_workflows.worker.failures import FailureTeller
+from rivet_workflows.worker.firing import fire
 from rivet_workflows.worker.guard import workflow_code
 from rivet_workflows.worker.inbox import Inbox
 from rivet_workflows.worker.orders import StepReport, StepToken
@@ -42,6 +43,8 @@ CLAIM_LIMIT = 200
 NEVER = 1 << 60
 #: Reads of every turn, as SQL: built by the ORM they took a third of a simple test's time.
 _NEXT = "SELECT min(due) FROM rivet_timer WHERE due > %s"
+_NEXT_FIRE = "SELECT min(next_at) FROM rivet_schedule WHERE next_at > %s"
+_FIRES = "SELECT 1 FROM rivet_schedule WHERE next_at <= %s LIMIT 1"
 _DUE = "SELECT DISTINCT type_id FROM rivet_timer WHERE due <= %s"
 
 
@@ -160,7 +163,7 @@ class HereWorker:
     def next_due(self) -> int | None:
         """When something happens by itself, after now."""
         now = self.clock.now()
-        times = [self._store.query(_NEXT, [now])[0][0]]
+        times = [self._store.query(sql, [now])[0][0] for sql in (_NEXT, _NEXT_FIRE)]
         if self._core is not None:
             times.append(self._core.next_due)
         return min((at for at in times if at is not None and now < at < NEVER), default=None)
@@ -180,7 +183,7 @@ class HereWorker:
                     return True
                 if self.runner.work():
                     return True
-            return self._look_around()
+            return self._look_around() or self._fire()
         except WorkerDied:
             self.die()
             return True
@@ -230,6 +233,17 @@ class HereWorker:
             with workflow_code():
                 core.rung(held, self.clock.now())
         return bool(held)
+
+    def _fire(self) -> bool:
+        """Due schedules, once the workflows have come to rest."""
+        if not self._store.query(_FIRES, [self.clock.now()]):
+            return False
+        self._ready()
+        assert self._worker_id is not None
+        for due in self._store.due_schedules([kind.name for kind in registry.all()], 1):
+            if fire(self._store, self._worker_id, due):
+                return True
+        return False
 
     def _take_over(self) -> None:
         dead = self._dead[0]

@@ -14,17 +14,19 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from rivet_workflows import codec, keys
 from rivet_workflows.client.invoking import invoke
+from rivet_workflows.client.schedules import Cron, Schedule
 from rivet_workflows.client.sending import encoded, outgoing
 from rivet_workflows.exceptions import RivetError
-from rivet_workflows.records import Outgoing, StateWrite
+from rivet_workflows.records import Outgoing, ScheduleOp, StateWrite
 from rivet_workflows.worker import guard
 from rivet_workflows.worker.orders import Effects, StateChange, StepStart
 from rivet_workflows.worker.state import apply_updates
+from rivet_workflows.worker.stepschedules import StepSchedules
 
 if TYPE_CHECKING:
     from rivet_workflows.registry import ActorType
@@ -102,6 +104,7 @@ class StepContext:
         "_loaded",
         "_log",
         "_over",
+        "_schedules",
         "_sends",
         "_start",
         "_updates",
@@ -118,6 +121,7 @@ class StepContext:
         self._sends: list[Outgoing] = []
         self._completes: list[tuple[int, str]] = []
         self._destroy = False
+        self._schedules: list[ScheduleOp] = []
         self._client: Any = None
         self._log: logging.LoggerAdapter[logging.Logger] | None = None
 
@@ -261,14 +265,16 @@ class StepContext:
         return self._client
 
     @property
-    def schedule(self) -> NoReturn:
-        """One-shot schedules."""
-        self._not_yet("schedule")
+    def schedule(self) -> Schedule:
+        """One-shot schedules; what is set and cancelled takes effect with the step."""
+        self._check("schedule")
+        return Schedule(StepSchedules(self))
 
     @property
-    def cron(self) -> NoReturn:
-        """Recurring schedules."""
-        self._not_yet("cron")
+    def cron(self) -> Cron:
+        """Recurring schedules; what is set and deleted takes effect with the step."""
+        self._check("cron")
+        return Cron(StepSchedules(self))
 
     # -- for the client and the runner
 
@@ -276,6 +282,21 @@ class StepContext:
         """Send it when the step completes. Raises once the step is over."""
         self._check("client")
         self._sends.append(message)
+
+    def add_schedule(self, op: ScheduleOp) -> None:
+        """Set or remove it when the step completes. Raises once the step is over."""
+        self._check("schedule")
+        self._schedules.append(op)
+
+    def scheduled(self) -> list[ScheduleOp]:
+        """What :meth:`add_schedule` was given. Raises once the step is over."""
+        self._check("schedule")
+        return self._schedules
+
+    def database_time(self) -> int:
+        """:meth:`now` in microseconds."""
+        self._check("now")
+        return self._env.now()
 
     @property
     def actor_type(self) -> ActorType:
@@ -303,7 +324,7 @@ class StepContext:
         """
         state = self._state_change()
         if ok:
-            return Effects(state, self._events, self._sends, self._completes, self._destroy)
+            return Effects(state, self._events, self._sends, self._completes, self._destroy, self._schedules)
         return Effects(state, self._events)
 
     def effects_without_state(self) -> Effects:
@@ -318,10 +339,6 @@ class StepContext:
                 f'step.{what} is there only while the step runs; step "{self.step_name}" {self._over}. Start no '
                 "thread or task in a step that goes on after it"
             )
-
-    def _not_yet(self, what: str) -> NoReturn:
-        self._check(what)
-        raise NotImplementedError(f"step.{what}: this version of rivet_workflows has no schedules yet")
 
     def _require_state(self) -> None:
         if not self.actor_type.state_enabled:

@@ -307,7 +307,11 @@ class Core:
         pending.reports.append((token, report))
         if effects is not None:
             pending.add_effects(effects)
-            if effects.events or effects.sends or effects.completes or effects.destroy or effects.state:
+            if (
+                (effects.events or effects.sends or effects.completes or effects.schedules)
+                or effects.destroy
+                or effects.state
+            ):
                 pending.must = True
         self._feed(holding, feed)
         if holding.pending is pending and not pending.must and pending.item.is_empty():
@@ -710,6 +714,7 @@ def _conflict(report: StepReport) -> StepReport:
     effects = report.effects
     if effects is not None:
         effects.state, effects.sends, effects.completes, effects.destroy = None, [], [], False
+        effects.schedules = []
     return StepReport(ok=False, error=error, conflict=True, effects=effects)
 
 

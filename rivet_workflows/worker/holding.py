@@ -83,6 +83,7 @@ class Pending:
         item.events += effects.events
         item.sends += effects.sends
         item.completes += effects.completes
+        item.schedules += effects.schedules
         item.destroy = item.destroy or effects.destroy
         self._untangle()
         if effects.state is not None:
@@ -96,7 +97,7 @@ class Pending:
             mine.rows = [row for row in mine.rows if not prune.covers(row)]
         for name in ("rows", "prunes", "takes", "holds", "unholds", "completes", "unanswered"):
             getattr(mine, name).extend(getattr(its, name))
-        for name in ("rolled_back", "sends", "events"):
+        for name in ("rolled_back", "sends", "events", "schedules"):
             getattr(mine, name).extend(getattr(its, name))
         self._untangle()
         mine.state, self.change = (

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from rivet_workflows.engine.options import StepOptions
 from rivet_workflows.exceptions import ErrorInfo
-from rivet_workflows.records import CommitItem, Look, Outgoing, Release, StateWrite
+from rivet_workflows.records import CommitItem, Look, Outgoing, Release, ScheduleOp, StateWrite
 
 
 @dataclass(slots=True, frozen=True)
@@ -75,6 +75,7 @@ class Effects:
     #: ``(message id, response text)``
     completes: list[tuple[int, str]] = field(default_factory=list)
     destroy: bool = False
+    schedules: list[ScheduleOp] = field(default_factory=list)
 
 
 @dataclass(slots=True)

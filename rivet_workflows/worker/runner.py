@@ -29,6 +29,9 @@ from rivet_workflows.worker.threads import Threads
 
 logger = logging.getLogger("rivet_workflows.worker")
 
+#: Scheduled actions that one worker runs at a time.
+FIRE_THREADS = 4
+
 Deliver = Callable[[StepToken, StepReport], None]
 
 
@@ -119,6 +122,8 @@ class StepRunner:
         self._threads = Threads(threads, "rivet-step", self.outages, exhausted)
         # Apart from the steps', so that a merge never waits for a slow step.
         self._errands = Threads(2, "rivet-errand", self.outages)
+        # Apart from both: scheduled actions are users' code, and may wait for rows.
+        self._fires = Threads(FIRE_THREADS, "rivet-fire", self.outages)
         self._loop = WatchedLoop(
             lambda: StepLoop(concurrency, self.outages, self._settle, self._late), self._late
         )
@@ -165,14 +170,20 @@ class StepRunner:
         """Run ``function`` on a thread that has a healthy database connection. What it raises is logged."""
         self._errands.submit([_Errand(function)])
 
+    def fire(self, function: Callable[[], None]) -> None:
+        """As :meth:`errand`, on the threads of scheduled actions."""
+        self._fires.submit([_Errand(function)])
+
     def stop(self, timeout: float) -> bool:
         """End all threads; False when some still run users' code after ``timeout`` seconds."""
         self._threads.stop()
         self._errands.stop(finish=True)
+        self._fires.stop()
         ended = self._loop.stop(timeout)
         return (
             self._threads.join(timeout if ended else 0)
             and self._errands.join(timeout if ended else 0)
+            and self._fires.join(timeout if ended else 0)
             and ended
         )
 

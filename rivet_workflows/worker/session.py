@@ -18,10 +18,12 @@ from typing import Any
 
 from rivet_workflows.crashpoints import crashpoint
 from rivet_workflows.records import Claimed
+from rivet_workflows.store.bells import SCHEDULES
 from rivet_workflows.worker import maintenance
 from rivet_workflows.worker.carry import Carrier
 from rivet_workflows.worker.control import Control
 from rivet_workflows.worker.dbtime import DatabaseTime
+from rivet_workflows.worker.firing import Firing
 from rivet_workflows.worker.guard import workflow_code
 from rivet_workflows.worker.inbox import Inbox, Mail
 from rivet_workflows.worker.patience import GivenUp, Patience
@@ -70,6 +72,7 @@ class Session:
         time: DatabaseTime,
         control: Control,
         types: dict[str, str],
+        firing: Firing,
         habits: Habits,
         maintain: Callable[[Callable[[], bool]], Any] = lambda _stopping: None,
     ) -> None:
@@ -83,6 +86,7 @@ class Session:
         self._time = time
         self._control = control
         self._types = types
+        self._firing = firing
         self._habits = habits
         #: Something is to be claimed, as far as known. True at the start, for what lay there before.
         self._work = True
@@ -148,6 +152,10 @@ class Session:
             self._after_outage()
         if mail.poll:
             self._poll_at = 0.0
+        if SCHEDULES in mail.rung:
+            mail.rung.discard(SCHEDULES)
+            self._dry = False
+            self._fire()
         if not (mail.for_core or mail.rung):
             return
         self._dry = False
@@ -270,6 +278,17 @@ class Session:
         self._next_wake = wake = self._db(self._store.next_wake, self._types)
         if wake is not None:
             self._poll_at = min(self._poll_at, time.monotonic() + max(0.0, (wake - self._time.now()) / 1e6))
+        self._fire()
+
+    def _fire(self) -> None:
+        """Have due schedules fired, and poll again when the next is due."""
+        if self._control.stopping or self._lost is not None:
+            return
+        now = self._time.now()
+        due = self._db(self._firing.look, now)
+        if due is not None:
+            # Rounded up, as in _wait.
+            self._poll_at = min(self._poll_at, time.monotonic() + (due - now) / 1e6 + 0.0002)
 
     def _sweep(self) -> None:
         """Take over from workers whose hearts have stopped. Each heartbeat looks again: nothing is done once only."""
@@ -310,11 +329,13 @@ class Session:
             self._poll_at = 0.0
             self._inbox.wake()
             return
-        if self._work or self._more or self._runner.running:
+        if self._work or self._more or self._runner.running or self._firing.busy:
             return
         if self._habits.until_idle:
             # As read before the last claim: one that has come due since would be seen by neither.
             if self._core.next_timer is not None or self._next_wake is not None:
+                return
+            if self._db(self._firing.next_one_shot) is not None:
                 return
         self._control.stop(0.0, "nothing is left to do")
         self._inbox.wake()
@@ -330,6 +351,7 @@ class Session:
                 )
             elif self._core.running:
                 logger.info("Letting %d running steps finish", self._core.running)
+            self._firing.stop()
             with workflow_code():
                 self._core.stop(self._time.now())
             if self._lost is None:
@@ -346,7 +368,7 @@ class Session:
     def _is_over(self) -> bool:
         if not self._handing_back:
             return False
-        if self.handed_back and not self._more:
+        if self.handed_back and not self._more and (self._interrupted or not self._firing.busy):
             return True
         if self._interrupted and time.monotonic() > self._deadline + HAND_BACK:
             logger.warning("%d actors could not be handed back; others take them over", self._core.held)

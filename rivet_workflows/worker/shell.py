@@ -38,13 +38,14 @@ from rivet_workflows.worker.control import Control
 from rivet_workflows.worker.core import Core, CoreLimits
 from rivet_workflows.worker.dbtime import DatabaseTime
 from rivet_workflows.worker.failures import FailureTeller
+from rivet_workflows.worker.firing import Firing
 from rivet_workflows.worker.inbox import Inbox
 from rivet_workflows.worker.orders import ErrorEvent
 from rivet_workflows.worker.patience import OUTAGES, GivenUp, Patience
 from rivet_workflows.worker.ports import WorkerStore
 from rivet_workflows.worker.programs import engine_limits, make_program
 from rivet_workflows.worker.pulse import Pulse
-from rivet_workflows.worker.runner import StepRunner
+from rivet_workflows.worker.runner import FIRE_THREADS, StepRunner
 from rivet_workflows.worker.session import Habits, Session
 from rivet_workflows.worker.stepclient import StepClient
 from rivet_workflows.worker.vars import VarsTable
@@ -267,6 +268,13 @@ class Worker:
             time=self._time,
             control=self.control,
             types=codes,
+            firing=Firing(
+                self._store,
+                worker_id,
+                self._fired(),
+                submit=self._runner.fire,
+                done=lambda more: self._inbox.poll() if more else self._inbox.wake(),
+            ),
             habits=self.options.habits,
             maintain=lambda stopping: maintenance.run_once(get_store(self._store.alias), stopping),
         )
@@ -282,6 +290,11 @@ class Worker:
             if kind.run is not None and (wanted is None or kind.name in wanted)
         }
 
+    def _fired(self) -> list[str]:
+        """The actors whose schedules are fired here: also those without a workflow."""
+        wanted = self.options.actors
+        return [kind.name for kind in registry.all() if wanted is None or kind.name in wanted]
+
     def _announce(self, worker_id: int, codes: dict[str, str]) -> None:
         options = self.options
         logger.info(
@@ -292,8 +305,8 @@ class Worker:
             ", ".join(codes) or "no actors: none has a workflow",
             self._store.alias,
             self._store.vendor,
-            # Core, heartbeat, listener, errands; a thread per def step; a thread per async step that uses the ORM.
-            5 + options.threads + options.concurrency,
+            # Core, heartbeat, listener, errands, fires; a thread per def step; one per async step that uses the ORM.
+            5 + FIRE_THREADS + options.threads + options.concurrency,
         )
 
     def _ring(self, items: Sequence[CommitItem]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from uuid import uuid4
 
 from rivet_workflows.models import (
     Actor,
@@ -76,8 +77,8 @@ def test_a_destroyed_actor_goes_in_portions_its_row_last(store: Store, claimed: 
     one, two = claimed(2)
     now = store.clock.now()
     finish(store, one, now)
-    schedule = Schedule.objects.create(actor_id=one.actor_id, kind=1, action="a")
-    Fire.objects.create(schedule_id=schedule.id, scheduled_at=1, fired_at=1, result=1)
+    Schedule.objects.create(id=uuid4(), type_id=1, actor_id=one.actor_id, kind=1, action="a")
+    Fire.objects.create(actor_id=one.actor_id, name="a", scheduled_at=1, fired_at=1, result=1)
     store.destroy(one.actor_id)
     portions = 0
     while store.prune(now, 2):

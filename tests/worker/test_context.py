@@ -100,12 +100,6 @@ def test_parts_kept_from_the_step_raise_too(step: Any):
         client.deliver(Outgoing(uuid4(), "q", "1"))
 
 
-@pytest.mark.parametrize("name", ["schedule", "cron"])
-def test_schedules_are_named_as_not_there_yet(step: Any, name: str):
-    with pytest.raises(NotImplementedError, match=name):
-        getattr(step, name)
-
-
 # -- state -----------------------------------------------------------------------------------------------
 
 

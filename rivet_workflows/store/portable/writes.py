@@ -11,6 +11,7 @@ from rivet_workflows.store.children import ChildVerbs
 from rivet_workflows.store.grouping import REPLY_KEPT, Group
 from rivet_workflows.store.portable.base import PortableBase
 from rivet_workflows.store.rows import ENTRY_COLUMNS, ReplyStatus, entry_values, lifecycle_of_block
+from rivet_workflows.store.schedules import ScheduleVerbs
 
 _RUN = "UPDATE rivet_run SET commit_no = commit_no + 1, next_seq = %s, inflight = %s WHERE actor_id = %s"
 _END = "UPDATE rivet_run SET owner_id = NULL, blocked = %s, blocked_code = %s WHERE actor_id = %s"
@@ -29,7 +30,7 @@ _REPLY = (
 )
 
 
-class PortableWrites(ChildVerbs, PortableBase):
+class PortableWrites(ChildVerbs, ScheduleVerbs, PortableBase):
     """Writing a :class:`Group`."""
 
     def _write(self, g: Group) -> None:
@@ -57,6 +58,7 @@ class PortableWrites(ChildVerbs, PortableBase):
         )
         if g.ends:
             self._write_ends(g, ids)
+        self.set_schedules_of([item for item in g.items if item.schedules])
 
     def _write_messages(self, g: Group, ids: list[Any]) -> None:
         asked = [d.message_id for d in g.deletions if d.replies] + [m for _, m in g.unanswered]

@@ -22,6 +22,7 @@ from rivet_workflows.store.errors import Trouble, UnknownOutcome, classify, sqls
 from rivet_workflows.store.grouping import REPLY_KEPT, Group, commit_in_halves, group
 from rivet_workflows.store.postgres import parts as p
 from rivet_workflows.store.postgres.base import PostgresBase
+from rivet_workflows.store.schedules import ScheduleVerbs
 
 #: Serialization failures and deadlocks repeat the statement at once, this often.
 REPEATS = 3
@@ -204,7 +205,7 @@ def _send_values(g: Group) -> list[Any]:
     return values
 
 
-class PostgresCommits(PostgresBase):
+class PostgresCommits(ScheduleVerbs, PostgresBase):
     """The verbs ``commit_group`` and ``resolve``."""
 
     def commit_group(self, items: Sequence[CommitItem], *, wait: bool = False) -> list[CommitResult]:
@@ -239,8 +240,7 @@ class PostgresCommits(PostgresBase):
             return f"{type(error).__name__}: {error}"
         for _ in range(REPEATS):
             try:
-                with self.guarded():
-                    done = self.fast(sql, values)
+                done = self._run(sql, values, items)
             except Exception as error:
                 trouble = classify(error)
                 if trouble is Trouble.AGAIN:
@@ -260,6 +260,18 @@ class PostgresCommits(PostgresBase):
             if not (wait and len(items) == 1 and results[0].outcome is Commit.BUSY):
                 return results
         return [CommitResult(item.actor_id, Commit.BUSY) for item in items]
+
+    def _run(self, sql: str, values: list[Any], items: Sequence[CommitItem]) -> list[tuple[Any, ...]]:
+        """The one statement, in autocommit. Schedules are rare and their upsert is no bulk write: items that have some
+        make it a transaction, in which they follow."""
+        if not any(item.schedules for item in items):
+            with self.guarded():
+                return self.fast(sql, values)
+        with self.atomic():
+            done = self.fast(sql, values)
+            written = {row[0] for row in done}
+            self.set_schedules_of([i for k, i in enumerate(items, 1) if i.schedules and k in written])
+        return done
 
     def _sort_out(self, items: Sequence[CommitItem], done: set[int]) -> list[CommitResult]:
         """Why those not done were not: one look without locks tells."""
