@@ -9,6 +9,6 @@ Each docstring says when to use the pattern. To try one::
 
 from __future__ import annotations
 
-from patterns import basics, failures, messages, timers, together, versions
+from patterns import basics, clock, failures, messages, timers, together, versions
 
-__all__ = ["basics", "failures", "messages", "timers", "together", "versions"]
+__all__ = ["basics", "clock", "failures", "messages", "timers", "together", "versions"]

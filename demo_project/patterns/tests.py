@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from patterns.basics import Crawl, Export, Feed, Hours, Import, Payroll, Thermostat, Welcome
+from patterns.clock import Digest, Printer, closed_lines
 from patterns.failures import Account, Avatar, Door, Shipment, Sync, Transfer, Trip
 from patterns.messages import (
     Conveyor,
@@ -394,3 +395,49 @@ def test_billing_finishes_the_month_that_it_began_on_paper(rivet: Any) -> None:
     rivet.advance(seconds=61)
     rivet.run_until_idle()
     assert actor.get_state().invoices == ["June on paper", "July by mail"]
+
+
+# -- clock
+
+
+def test_digest_is_sent_at_nine_on_working_days(rivet: Any) -> None:
+    actor = rivet.client.get_or_create(Digest, "ada", input={"timezone": "Asia/Tokyo"})
+    monday = datetime(rivet.now().year + 1, 6, 1, tzinfo=UTC)
+    monday += timedelta(days=-monday.weekday() % 7)
+    rivet.jump(monday - rivet.now())
+    assert actor.get_state().mails == []
+    actor.add("rain")
+    rivet.advance(hours=1)  # Tokyo's nine o'clock is midnight in UTC: the next is tomorrow's
+    actor.add("sun")
+    rivet.advance(days=7)
+    assert actor.get_state().mails == ["good morning: rain, sun"]
+    assert len(actor.deliveries()) == 6
+    assert set(actor.deliveries()) == {"ok"}
+
+
+def test_digest_is_sent_once_for_all_that_was_missed_and_stops(rivet: Any) -> None:
+    actor = rivet.client.get_or_create(Digest, "bob")
+    actor.add("rain")
+    rivet.jump(days=30)
+    assert actor.get_state().mails == ["good morning: rain"]
+    assert actor.deliveries() == ["ok"]
+    assert actor.unsubscribe()
+    rivet.advance(days=30)
+    assert actor.deliveries() == []
+
+
+def test_printer_opens_a_line_and_closes_it(rivet: Any) -> None:
+    closed_lines.clear()
+    actor = rivet.client.get_or_create(Printer, "hall")
+    actor.send("jobs", "one")
+    rivet.run_until_idle()
+    rivet.evict()
+    assert [(line.is_open, line.sent) for line in closed_lines] == [(False, ["one"])]
+    actor.send("jobs", "two")
+    rivet.run_until_idle()
+    rivet.crash()  # nobody closes this one
+    actor.send("jobs", "three")
+    rivet.run_until_idle()
+    rivet.evict()
+    assert [line.sent for line in closed_lines] == [["one"], ["three"]]
+    assert (actor.get_state().pages, actor.get_state().sessions) == (3, 3)

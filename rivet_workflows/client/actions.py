@@ -97,21 +97,31 @@ def kept_until() -> int:
 
 
 def run_hook(
-    actor_id: UUID, actor_name: str, hook: str, *args: Any, user: Any = None, connection: Any = None
-) -> None:
-    """Run an optional method of an actor as an action is run; nothing where the class has none."""
+    actor_id: UUID,
+    actor_name: str,
+    hook: str,
+    *args: Any,
+    user: Any = None,
+    connection: Any = None,
+    vars: Callable[[], Any] | None = None,
+) -> Any:
+    """Run an optional method of an actor as an action is run; nothing where the class has none.
+
+    ``vars`` gives what the worker that holds the actor keeps in memory, where that is who calls.
+    """
     actor_type = registry.get(actor_name)
     function = actor_type.hooks.get(hook)
     if function is None:
-        return
+        return None
     row = get_store().get(actor_id)
     if row is None:
         raise ActorNotFound(f"{actor_name} {actor_id} was destroyed", metadata={"id": str(actor_id)})
-    context = ActionContext(actor_type, actor_id, row.key, user=user, connection=connection)
+    context = ActionContext(actor_type, actor_id, row.key, user=user, connection=connection, vars=vars)
     with transaction.atomic(using=settings.DATABASE):
-        _run(context, function, actor_type.bind(actor_id, context.key), args, {})
+        result = _run(context, function, actor_type.bind(actor_id, context.key), args, {})
         if context.wants_destroy:
             _destroy_now(actor_type, actor_id, row.key)
+    return result
 
 
 def _run(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio.events
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -51,6 +51,7 @@ class ActionContext:
         stateless: str | None = None,
         user: Any = None,
         connection: Any = None,
+        vars: Callable[[], Any] | None = None,
     ) -> None:
         self.actor_id = actor_id
         self.name = actor_type.name
@@ -62,6 +63,8 @@ class ActionContext:
         self._read_only = read_only
         #: Why there is no state (yet).
         self._stateless = stateless
+        #: Gives the vars, in a worker that holds the actor.
+        self._vars = vars
         self._state: _State | None = None
         self._events: list[tuple[str, str]] = []
         self._sends: list[Outgoing] = []
@@ -111,7 +114,10 @@ class ActionContext:
         self._loaded().value = value
 
     @property
-    def vars(self) -> NoReturn:
+    def vars(self) -> Any:
+        """What the worker that holds the actor keeps in memory; only in hooks that run there."""
+        if self._vars is not None:
+            return self._vars()
         raise RivetError(
             "c.vars is kept by the worker that holds the actor and is not there in an action of the caller's process: "
             "mark the action @action(on_worker=True), or keep the value in c.state"

@@ -167,6 +167,13 @@ class HereRunner:
             raise WorkerDied
         return True
 
+    def run_errands(self) -> bool:
+        """The errands alone, as a worker does that stops; False when there are none."""
+        some = bool(self._errands)
+        while self._errands:
+            self._run_errand(self._errands.popleft())
+        return some
+
     @staticmethod
     def _run_errand(function: Callable[[], None]) -> None:
         try:

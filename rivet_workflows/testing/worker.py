@@ -28,6 +28,7 @@ from rivet_workflows.worker.core import Core, CoreLimits
 from rivet_workflows.worker.failures import FailureTeller
 from rivet_workflows.worker.firing import fire
 from rivet_workflows.worker.guard import workflow_code
+from rivet_workflows.worker.hooks import Hooks
 from rivet_workflows.worker.inbox import Inbox
 from rivet_workflows.worker.orders import StepReport, StepToken
 from rivet_workflows.worker.programs import engine_limits
@@ -99,6 +100,7 @@ class HereWorker:
         self._loop = HereLoop(StepExecutor(self._store.alias))
         self.runner = HereRunner(self._env, rules, self._loop, self._inbox.report, self, self._store.alias)
         self._failures = FailureTeller(self.runner, registry.get, _run_error_hook)  # type: ignore[arg-type]
+        self._hooks = Hooks(registry.get, self._vars, self._failures)
         self._limits = CoreLimits(
             engine=engine_limits(settings), max_parked=NEVER, evict_after=NEVER, max_active=NEVER
         )
@@ -132,6 +134,7 @@ class HereWorker:
         self.runner.abandon()
         self._inbox.take(0)
         self._vars.clear()
+        self._hooks.clear()
         if self._worker_id is not None:
             self._dead.append(self._worker_id)
         self._worker_id = self._core = self._carrier = None
@@ -142,7 +145,7 @@ class HereWorker:
         if core is not None and carrier is not None:
             with workflow_code():
                 core.stop(self.clock.now())
-            while self._carry_orders(core, carrier) or self._hear(core):
+            while self._carry_orders(core, carrier) or self.runner.run_errands() or self._hear(core):
                 pass
         if self._worker_id is not None:
             self._store.forget_worker(self._worker_id)
@@ -191,8 +194,10 @@ class HereWorker:
     def _hear(self, core: Core) -> bool:
         mail = self._inbox.take(0)
         now = self.clock.now()
+        if mail.slept and self._carrier is not None:
+            self._carrier.slept(mail.slept)
         if not (mail.for_core or mail.rung):
-            return False
+            return bool(mail.slept)
         with workflow_code():
             mail.tell(core, now)
             if mail.rung:
@@ -258,6 +263,11 @@ class HereWorker:
 
     def _take_up(self, core: Core, claimed: list[Claimed]) -> None:
         self._rung_in_vain = False
+        for one in claimed:
+            if self._hooks.wanted(one):
+                self._hooks.wake(one)
+            else:
+                self._hooks.note(one)
         with workflow_code():
             core.loaded(claimed, self.clock.now())
         self._raise_found(core)
@@ -317,6 +327,7 @@ class HereWorker:
             inbox=self._inbox,
             env=self._env,
             vars=self._vars,
+            hooks=self._hooks,
             patience=_AtOnce(),  # type: ignore[arg-type]
             failures=self._failures,
             now=self.clock.now,

@@ -19,6 +19,7 @@ from rivet_workflows.worker.children import as_end, begin
 from rivet_workflows.worker.context import StepEnvironment
 from rivet_workflows.worker.failures import FailureTeller
 from rivet_workflows.worker.guard import workflow_code
+from rivet_workflows.worker.hooks import Hooks
 from rivet_workflows.worker.inbox import Inbox
 from rivet_workflows.worker.orders import ChildStart, Orders, StateChange
 from rivet_workflows.worker.patience import OUTAGES, Patience
@@ -47,6 +48,7 @@ class Carrier:
         inbox: Inbox,
         env: StepEnvironment,
         vars: VarsTable,
+        hooks: Hooks,
         patience: Patience,
         failures: FailureTeller,
         now: Callable[[], int],
@@ -59,6 +61,7 @@ class Carrier:
         self._inbox = inbox
         self._env = env
         self._vars = vars
+        self._hooks = hooks
         self._db = patience
         self._failures = failures
         self._now = now
@@ -66,6 +69,8 @@ class Carrier:
         self._rest = SQLITE_REST if store.vendor == "sqlite" else 0.0
         #: Actors whose rows were locked when they were to be given back.
         self.unreleased: list[Release] = []
+        #: Actors whose ``on_sleep`` runs, and what gives them back after it; None: they are somebody else's, or over.
+        self.sleeping: dict[tuple[UUID, int], Release | None] = {}
 
     def carry(self, orders: Orders) -> None:
         """Do all of it, in the order in which it is safe."""
@@ -88,11 +93,8 @@ class Carrier:
                 self._core.children_ended(actor_id, {c: as_end(e) for c, e in ends.items()}, self._now())
         if orders.cancels:
             self._runner.cancel(orders.cancels)
-        if orders.releases:
-            self.unreleased += orders.releases
-            for release in orders.releases:
-                self._vars.forget(release.actor_id)
-            self.release()
+        if orders.gone:
+            self._let_go(orders)
         if orders.reloads:
             self._reload(orders.reloads)
         for actor_id, change in orders.remerges:
@@ -103,6 +105,37 @@ class Carrier:
             self._failures.tell(event)
         if orders.rings:
             self._ring(orders.rings)
+
+    def _let_go(self, orders: Orders) -> None:
+        releases = {(release.actor_id, release.epoch): release for release in orders.releases}
+        for held in orders.gone:
+            self.let_go(held, releases.get(held))
+        self.release()
+
+    def let_go(self, held: tuple[UUID, int], release: Release | None) -> None:
+        """Have ``on_sleep`` called, if there is one; after that ``release`` may be carried out."""
+        if not self._hooks.sleeps(held):
+            self._vars.forget(*held)
+            if release is not None:
+                self.unreleased.append(release)
+            return
+
+        def errand() -> None:
+            try:
+                self._hooks.sleep(held)
+            finally:
+                self._inbox.slept(held)
+
+        self.sleeping[held] = release
+        self._runner.errand(errand)
+
+    def slept(self, ended: Sequence[tuple[UUID, int]]) -> None:
+        """Their ``on_sleep`` is through."""
+        for held in ended:
+            release = self.sleeping.pop(held, None)
+            if release is not None:
+                self.unreleased.append(release)
+        self.release()
 
     def answer_atomics(self, orders: Orders) -> None:
         """Tell atomic steps what to commit in their transactions."""

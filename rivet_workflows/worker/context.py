@@ -305,7 +305,7 @@ class StepContext:
     @property
     def holding(self) -> tuple[UUID, int]:
         """Tells apart the times that the worker held the actor."""
-        return self._start.token.actor_id, self._start.token.holding
+        return self._start.token.actor_id, self._start.token.epoch
 
     def end(self, reason: str, *, cancelled: bool = False) -> None:
         """From here on the context raises. ``reason`` completes "step "x" …"."""

@@ -660,6 +660,7 @@ class Core:
         actor_id = holding.claimed.actor_id
         if self._held.get(actor_id) is holding:
             del self._held[actor_id]
+            self._orders.gone.append((actor_id, holding.claimed.epoch))
         self._to_commit.pop(actor_id, None)
         self._in_flight.pop(actor_id, None)
         self._atomics.pop(actor_id, None)

@@ -75,6 +75,8 @@ class FailureTeller:
         what = f'step "{event.step_name}"' if event.step_name else "the workflow"
         if event.source == "rollback":
             what = f"the rollback of {what}"
+        elif event.source not in ("step", "workflow"):
+            what = event.source  # a hook of the worker's
         fate = ""
         if event.will_retry:
             fate = f", attempt {event.attempt}; next in {event.retry_delay or 0:g} s"

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from rivet_workflows.records import CommitResult, StateWrite
+from rivet_workflows.records import Claimed, CommitResult, StateWrite
 from rivet_workflows.worker.children import ChildNews
 from rivet_workflows.worker.orders import StepReport, StepToken
 from rivet_workflows.worker.ports import CoreLike
@@ -27,6 +27,9 @@ class Mail:
     children: list[ChildNews] = field(default_factory=list)
     #: What became of commits that atomic steps made in their own transactions.
     committed: list[CommitResult] = field(default_factory=list)
+    #: Actors whose hooks of taking up, and of letting go, are through.
+    woken: list[Claimed] = field(default_factory=list)
+    slept: list[tuple[UUID, int]] = field(default_factory=list)
     #: Actors for which something was written, held here or not.
     rung: set[UUID] = field(default_factory=set)
     #: Something was written, or a bell may have been missed: time to ask the database.
@@ -78,6 +81,16 @@ class Inbox:
     def child(self, news: ChildNews) -> None:
         with self._changed:
             self._mail.children.append(news)
+            self._arrived()
+
+    def woken(self, claimed: Claimed) -> None:
+        with self._changed:
+            self._mail.woken.append(claimed)
+            self._arrived()
+
+    def slept(self, held: tuple[UUID, int]) -> None:
+        with self._changed:
+            self._mail.slept.append(held)
             self._arrived()
 
     def ring(self, actor_ids: Iterable[UUID]) -> None:

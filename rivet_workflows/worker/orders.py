@@ -152,6 +152,8 @@ class Orders:
     #: Children that may have ended, with the actor that waits; answer with ``core.children_ended``.
     child_looks: list[tuple[UUID, list[UUID]]] = field(default_factory=list)
     releases: list[Release] = field(default_factory=list)
+    #: Actors that are not held any more, with their epochs; those of ``releases`` too.
+    gone: list[tuple[UUID, int]] = field(default_factory=list)
     #: What an atomic step commits in its own transaction, on its own thread; answer with ``core.committed``.
     atomics: list[tuple[StepToken, CommitItem]] = field(default_factory=list)
     #: Atomic steps whose transaction is to be rolled back.

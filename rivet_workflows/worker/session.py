@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rivet_workflows.crashpoints import crashpoint
-from rivet_workflows.records import Claimed
+from rivet_workflows.records import Claimed, Release
 from rivet_workflows.store.bells import SCHEDULES
 from rivet_workflows.worker import maintenance
 from rivet_workflows.worker.carry import Carrier
@@ -25,6 +25,7 @@ from rivet_workflows.worker.control import Control
 from rivet_workflows.worker.dbtime import DatabaseTime
 from rivet_workflows.worker.firing import Firing
 from rivet_workflows.worker.guard import workflow_code
+from rivet_workflows.worker.hooks import Hooks, Waking
 from rivet_workflows.worker.inbox import Inbox, Mail
 from rivet_workflows.worker.patience import GivenUp, Patience
 from rivet_workflows.worker.ports import CoreLike, WorkerStore
@@ -73,6 +74,7 @@ class Session:
         control: Control,
         types: dict[str, str],
         firing: Firing,
+        hooks: Hooks,
         habits: Habits,
         maintain: Callable[[Callable[[], bool]], Any] = lambda _stopping: None,
     ) -> None:
@@ -87,6 +89,9 @@ class Session:
         self._control = control
         self._types = types
         self._firing = firing
+        self._waking = Waking(
+            hooks, runner.errand, inbox.woken, lambda: control.stopping or self._lost is not None
+        )
         self._habits = habits
         #: Something is to be claimed, as far as known. True at the start, for what lay there before.
         self._work = True
@@ -127,7 +132,8 @@ class Session:
     @property
     def handed_back(self) -> bool:
         """Was everything given back, so that nobody has to take it over?"""
-        return self._core.held == 0 and not self._carrier.unreleased
+        waits = self._carrier.unreleased or self._carrier.sleeping or self._waking
+        return self._core.held == 0 and not waits
 
     # -- the core's thread
 
@@ -152,6 +158,11 @@ class Session:
             self._after_outage()
         if mail.poll:
             self._poll_at = 0.0
+        if mail.woken:
+            self._have_woken(mail.woken)
+        if mail.slept:
+            self._dry = False
+            self._carrier.slept(mail.slept)
         if SCHEDULES in mail.rung:
             mail.rung.discard(SCHEDULES)
             self._dry = False
@@ -187,6 +198,7 @@ class Session:
         with workflow_code():
             self._core.rung(None, self._time.now())
         given_back = {release.actor_id for release in self._carrier.unreleased}
+        given_back |= {actor_id for actor_id, _ in self._carrier.sleeping} | self._waking.ids
         ours = self._db(self._store.held, self.worker_id)
         unknown = [(a, epoch) for a, epoch in ours.items() if not self._core.holds(a) and a not in given_back]
         if unknown:
@@ -220,7 +232,7 @@ class Session:
         if self._handing_back:
             until = self._deadline if not self._interrupted else self._deadline + HAND_BACK
             wait = min(wait, until - moment)
-        elif self._work and self._core.room > 0:
+        elif self._work and self._room > 0:
             return 0.0
         else:
             wait = min(wait, self._poll_at - moment)
@@ -239,13 +251,13 @@ class Session:
         polling = time.monotonic() >= self._poll_at
         if polling:
             self._poll_database()
-        if self._core.room > 0 and self._work:
+        if self._room > 0 and self._work:
             self._claim()
         if (self._habits.burst or self._habits.until_idle) and not self._more and self._core.idle:
             self._end_when_dry()
 
     def _claim(self) -> None:
-        limit = min(self._core.room, CLAIM_LIMIT)
+        limit = min(self._room, CLAIM_LIMIT)
         claimed, self._work = self._db(self._store.claim, self.worker_id, self._types, limit)
         if claimed:
             logger.debug("Claimed %d actors%s", len(claimed), "; there are more" if self._work else "")
@@ -297,7 +309,7 @@ class Session:
             if dead == self.worker_id:
                 continue
             taken, more = 0, True
-            while more and (room := self._core.room) > 0:
+            while more and (room := self._room) > 0:
                 limit = min(room, CLAIM_LIMIT)
                 claimed = self._db(self._store.take_over, self.worker_id, dead, self._types, limit)
                 self._take_up(claimed)
@@ -312,13 +324,30 @@ class Session:
                 # locked, the row stays for the next sweep.
                 self._db(self._store.forget_worker, dead)
 
+    @property
+    def _room(self) -> int:
+        """How many more actors may be claimed."""
+        return max(0, self._core.room - len(self._waking))
+
     def _take_up(self, claimed: list[Claimed]) -> None:
-        """Hand actors to the core. Here is where ``create_vars`` and ``on_wake`` belong (an errand of the runner's, at
-        whose end the core gets the actor), and where ``Carrier`` lets go of one is where ``on_sleep`` does."""
+        """Hand actors to the core, those with hooks of waking after these have run."""
         self._dry = False
         self._more = True
+        ready = self._waking.begin(claimed)
         with workflow_code():
-            self._core.loaded(claimed, self._time.now())
+            self._core.loaded(ready, self._time.now())
+
+    def _have_woken(self, woken: list[Claimed]) -> None:
+        self._dry = False
+        self._more = True
+        now = self._time.now()
+        ours = self._waking.end(woken)
+        if self._handing_back:
+            for one in ours:
+                self._carrier.let_go((one.actor_id, one.epoch), Release(one.actor_id, one.epoch, now))
+            return
+        with workflow_code():
+            self._core.loaded(ours, now)
 
     # -- ending
 
@@ -330,6 +359,8 @@ class Session:
             self._inbox.wake()
             return
         if self._work or self._more or self._runner.running or self._firing.busy:
+            return
+        if self._waking or self._carrier.sleeping:
             return
         if self._habits.until_idle:
             # As read before the last claim: one that has come due since would be seen by neither.

@@ -39,6 +39,7 @@ from rivet_workflows.worker.core import Core, CoreLimits
 from rivet_workflows.worker.dbtime import DatabaseTime
 from rivet_workflows.worker.failures import FailureTeller
 from rivet_workflows.worker.firing import Firing
+from rivet_workflows.worker.hooks import Hooks
 from rivet_workflows.worker.inbox import Inbox
 from rivet_workflows.worker.orders import ErrorEvent
 from rivet_workflows.worker.patience import OUTAGES, GivenUp, Patience
@@ -244,6 +245,7 @@ class Worker:
     def _make_session(self, worker_id: int, codes: dict[str, str]) -> Session:
         core = Core(worker_id, _program, codec, self.options.limits)
         self._vars.clear()
+        hooks = Hooks(registry.get, self._vars, self._failures)
         carrier = Carrier(
             core,
             worker_id,
@@ -252,6 +254,7 @@ class Worker:
             inbox=self._inbox,
             env=self._env,
             vars=self._vars,
+            hooks=hooks,
             patience=self._db,
             failures=self._failures,
             now=self._time.now,
@@ -275,6 +278,7 @@ class Worker:
                 submit=self._runner.fire,
                 done=lambda more: self._inbox.poll() if more else self._inbox.wake(),
             ),
+            hooks=hooks,
             habits=self.options.habits,
             maintain=lambda stopping: maintenance.run_once(get_store(self._store.alias), stopping),
         )

@@ -1,0 +1,3 @@
+from tests.docs.pages import run_page
+
+run_page("schedules.md", globals())
