@@ -31,7 +31,7 @@ class Digest(Pattern):
             name="morning",
             expression="0 9 * * MON-FRI",
             timezone=(given or {}).get("timezone", "UTC"),
-            action=Digest.send,
+            action=Digest.deliver,
             args=["good morning"],
         )
 
@@ -40,7 +40,7 @@ class Digest(Pattern):
         c.state.news.append(headline)
 
     @action
-    def send(self, c: Any, greeting: str, fire: ScheduledFire) -> None:
+    def deliver(self, c: Any, greeting: str, fire: ScheduledFire) -> None:
         if c.state.news:
             c.state.mails.append(f"{greeting}: {', '.join(c.state.news)}")
             c.state.news.clear()

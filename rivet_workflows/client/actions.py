@@ -6,10 +6,11 @@ import difflib
 import inspect
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 from uuid import UUID
 
-from django.db import transaction
+from django.db import connections, transaction
 
 from rivet_workflows import codec
 from rivet_workflows.client import bells
@@ -21,7 +22,7 @@ from rivet_workflows.registry import ActionDef, ActorType, registry
 from rivet_workflows.store import get_store
 from rivet_workflows.validation import validate_arguments
 
-__all__ = ["destroy", "find_action", "on_created", "run_action", "run_hook"]
+__all__ = ["destroy", "find_action", "on_created", "run_action", "run_hook", "run_worker_hook"]
 
 logger = logging.getLogger("rivet_workflows.actions")
 
@@ -103,25 +104,49 @@ def run_hook(
     *args: Any,
     user: Any = None,
     connection: Any = None,
-    vars: Callable[[], Any] | None = None,
-) -> Any:
-    """Run an optional method of an actor as an action is run; nothing where the class has none.
-
-    ``vars`` gives what the worker that holds the actor keeps in memory, where that is who calls.
-    """
+) -> None:
+    """Run an optional method of an actor as an action is run; nothing where the class has none."""
     actor_type = registry.get(actor_name)
     function = actor_type.hooks.get(hook)
     if function is None:
-        return None
+        return
     row = get_store().get(actor_id)
     if row is None:
         raise ActorNotFound(f"{actor_name} {actor_id} was destroyed", metadata={"id": str(actor_id)})
-    context = ActionContext(actor_type, actor_id, row.key, user=user, connection=connection, vars=vars)
+    context = ActionContext(actor_type, actor_id, row.key, user=user, connection=connection)
     with transaction.atomic(using=settings.DATABASE):
-        result = _run(context, function, actor_type.bind(actor_id, context.key), args, {})
+        _run(context, function, actor_type.bind(actor_id, context.key), args, {})
         if context.wants_destroy:
             _destroy_now(actor_type, actor_id, row.key)
-    return result
+
+
+def run_worker_hook(actor_id: UUID, actor_name: str, hook: str, vars: Callable[[], Any] | None) -> Any:
+    """Run a hook of the worker that holds the actor, and return what it returns. ``vars`` gives the actor's.
+
+    It may take long, to open a connection say, so it holds neither a transaction nor a lock: what it changed is written
+    in the end, in one transaction. Raises ``ActorBusy`` when somebody else changed the state meanwhile.
+    """
+    actor_type = registry.get(actor_name)
+    function = actor_type.hooks[hook]
+    row = get_store().get(actor_id)
+    if row is None:
+        raise ActorNotFound(f"{actor_name} {actor_id} was destroyed", metadata={"id": str(actor_id)})
+    context = ActionContext(actor_type, actor_id, row.key, vars=vars, unlocked=True)
+    alias = settings.DATABASE
+    # In a test's transaction a statement that fails must not take that with it.
+    safe = transaction.atomic(using=alias) if connections[alias].in_atomic_block else nullcontext()
+    try:
+        with safe:
+            if inspect.iscoroutinefunction(function):
+                context.preload()
+            result = invoke(function, actor_type.bind(actor_id, context.key), context)
+            with transaction.atomic(using=alias):
+                context.finish()
+                if context.wants_destroy:
+                    _destroy_now(actor_type, actor_id, row.key)
+            return result
+    finally:
+        context.close()
 
 
 def _run(

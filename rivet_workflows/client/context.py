@@ -52,6 +52,7 @@ class ActionContext:
         user: Any = None,
         connection: Any = None,
         vars: Callable[[], Any] | None = None,
+        unlocked: bool = False,
     ) -> None:
         self.actor_id = actor_id
         self.name = actor_type.name
@@ -65,6 +66,8 @@ class ActionContext:
         self._stateless = stateless
         #: Gives the vars, in a worker that holds the actor.
         self._vars = vars
+        #: Nothing is locked before the end: another's change of the state meanwhile is a conflict.
+        self._unlocked = unlocked
         self._state: _State | None = None
         self._events: list[tuple[str, str]] = []
         self._sends: list[Outgoing] = []
@@ -233,13 +236,14 @@ class _Host:
 
     @property
     def deferred(self) -> bool:
-        """Beside the thread that has the transaction, in an ``async def`` action: what it sets is written later."""
-        return asyncio.events._get_running_loop() is not None
+        """Beside the thread that has the transaction, in an ``async def`` action, or where there is none yet: what is
+        set is written at the end."""
+        return self._context._unlocked or asyncio.events._get_running_loop() is not None
 
     @contextmanager
     def reading(self) -> Iterator[None]:
         self._context._usable("c.schedule")
-        if self.deferred:
+        if asyncio.events._get_running_loop() is not None:
             raise RuntimeError(
                 "schedules were asked for in async code: await the form with an a (c.schedule.alist(), c.cron.aget(…))"
             )
@@ -296,7 +300,7 @@ class _State:
     @classmethod
     def read(cls, context: ActionContext) -> _State:
         store = get_store()
-        if context._read_only:
+        if context._read_only or context._unlocked:
             row = store.load_state(context.actor_id)
         else:
             row = store.lock_state(context.actor_id, settings.ACTION_LOCK_TIMEOUT)

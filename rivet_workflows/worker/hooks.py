@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from rivet_workflows.client.actions import run_hook
+from rivet_workflows.client.actions import run_worker_hook
 from rivet_workflows.exceptions import ActorNotFound
 from rivet_workflows.records import Claimed
 from rivet_workflows.worker.attempt import describe
@@ -92,7 +92,7 @@ class Hooks:
         """What the hook returned; None when it raised."""
         vars = (lambda: self._vars.of(kind, held)) if hook != "create_vars" else None
         try:
-            return (run_hook(held[0], kind.name, hook, vars=vars),)
+            return (run_worker_hook(held[0], kind.name, hook, vars),)
         except ActorNotFound:
             logger.debug("%s of a %s is not called: the actor was destroyed", hook, kind.name)
         except BaseException as error:
