@@ -95,7 +95,12 @@ def status_of(run: RunRow, actor: ActorRow) -> ActorStatus:
         # Never taken up, or started over by a control operation.
         state = ActorState.PENDING if run.owner_id is None else ActorState.RUNNING
         return ActorStatus(state, since=from_micros(actor.created_at), error=error)
-    return _of_open_entries(run, error)
+    try:
+        return _of_open_entries(run, error)
+    except (ValueError, KeyError, TypeError, AttributeError) as exc:
+        # Damaged, and no worker has met it yet: the first that does sets it aside.
+        info = ErrorInfo.from_exception(exc, with_traceback=False)
+        return ActorStatus(ActorState.SET_ASIDE, reason=Blocked.UNREADABLE.reason, error=info)
 
 
 def _of_open_entries(run: RunRow, error: ErrorInfo | None) -> ActorStatus:

@@ -47,3 +47,15 @@ def test_a_diverged_actor_shows_the_entry_and_the_mend_and_forgets_them_once_it_
     assert handle.status().error is None
     handle.send("go")
     assert handle.result(timeout=0) == "done"
+
+
+def test_a_damaged_position_is_told_before_any_worker_has_met_it(rivet):
+    from rivet_workflows.models import Run
+
+    handle = client.create(Renamed, "damaged")
+    for damage in ("{broken", "[]", '{"e": [1]}'):
+        Run.objects.filter(actor_id=handle.actor_id).update(inflight=damage)
+        status = handle.status()
+        assert (str(status), status.reason) == ("set_aside", "unreadable")
+    rivet.run_until_idle()
+    assert handle.status().reason == "unreadable"
