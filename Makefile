@@ -1,4 +1,4 @@
-# make test   the test suite            ARGS="-k queue -x" goes to pytest
+# make test   the test suite            ARGS="-k queue -x" goes to pytest; JOBS=0 for one process
 # make lint   everything static: format, rules, types, imports, migrations
 # make demo   a shop that sells, crashes and recovers; ARGS=--check runs it headless
 #
@@ -13,6 +13,8 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
+# Processes that test side by side. Much of the suite waits for databases, browsers and other processes.
+JOBS ?= 2
 
 .PHONY: venv test lint format demo clean
 .DEFAULT_GOAL := test
@@ -27,7 +29,7 @@ $(STAMP): pyproject.toml
 	@touch "$(STAMP)"
 
 test: venv
-	"$(BIN)/python" -m pytest $(ARGS)
+	"$(BIN)/python" -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 lint: venv
 	"$(BIN)/ruff" check .
