@@ -80,6 +80,9 @@ class _AtOnce:
     def recover(self, error: Exception) -> None:
         raise error
 
+    def succeeded(self) -> None:
+        """There was nothing to get over."""
+
 
 class HereWorker:
     """One worker after another, as they die and are replaced. Not re-entrant but for a step that waits for others."""

@@ -163,10 +163,12 @@ class Carrier:
         """What became of the group, also where the answer to its COMMIT was lost."""
         try:
             with self._db.turn():
-                return self._store.commit_group(items)
+                results = self._store.commit_group(items)
         except (UnknownOutcome, *OUTAGES) as error:
             self._db.recover(error)
             return self._db(self._store.resolve, items)
+        self._db.succeeded()
+        return results
 
     def _reload(self, held: list[tuple[UUID, int]]) -> None:
         claimed = self._db(self._store.load, self._worker_id, held)

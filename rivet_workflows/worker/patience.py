@@ -52,6 +52,7 @@ class Patience:
         self._back = back
         #: Outages that were got over.
         self.outages = 0
+        self._in_a_row = 0
 
     def __call__(self, verb: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """``verb(*args)``, however long the database is away. Raises :class:`GivenUp`."""
@@ -65,13 +66,24 @@ class Patience:
         return self._persist(first, verb, *args, **kwargs)
 
     def recover(self, error: Exception) -> None:
-        """The connection is lost: come back when there is another."""
+        """A verb that must not simply be repeated has failed: come back when the database answers.
+
+        It may answer, and the verb fail again for a reason that lasts (a full disk): the pause grows from one such
+        failure to the next, until :meth:`succeeded`. Raises ``error`` itself when it is no outage.
+        """
+        if isinstance(error, OUTAGES) and _is_ours(error):
+            raise error
         self._persist(error, lambda: None)
+        self._in_a_row += 1
+
+    def succeeded(self) -> None:
+        """The verb that :meth:`recover` was called for has worked."""
+        self._in_a_row = 0
 
     def _persist(self, error: Exception, verb: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        began, pause = time.monotonic(), FIRST_PAUSE
+        began, pause = time.monotonic(), min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self._in_a_row, 10))
         busy = isinstance(error, OUTAGES) and classify(error) in (Trouble.LOCKED, Trouble.AGAIN)
-        if not busy:
+        if not busy and self._in_a_row == 0:
             logger.warning("The database does not answer (%s); trying again until it does", describe(error))
         while True:
             if not busy:
@@ -90,7 +102,8 @@ class Patience:
                 continue
             if not busy:
                 self.outages += 1
-                logger.warning("The database answers again, after %.1f s", time.monotonic() - began)
+                if self._in_a_row == 0:
+                    logger.warning("The database answers again, after %.1f s", time.monotonic() - began)
             return result
 
 

@@ -363,7 +363,7 @@ class Session:
         if self._waking or self._carrier.sleeping:
             return
         if self._habits.until_idle:
-            # As read before the last claim: one that has come due since would be seen by neither.
+            # The next wake as read before the last claim: one that has come due since would be seen by neither.
             if self._core.next_timer is not None or self._next_wake is not None:
                 return
             if self._db(self._firing.next_one_shot) is not None:

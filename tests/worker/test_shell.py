@@ -737,3 +737,25 @@ def test_a_connection_that_a_step_has_broken_is_replaced(workers: Workers):
     handle = client.create(Breaking, "b")
     workers.run_dry(threads=1, concurrency=1)
     assert handle.result(timeout=0) == 1
+
+
+@sidedb.sqlite_only
+def test_a_statement_that_cannot_work_ends_the_worker_and_is_not_tried_for_ever(
+    workers: Workers, chain: type[Chain]
+):
+    client.create(chain, "c")
+    store = Faulty(workers.side.store)
+    store.fail["commit_group"] = [OperationalError("no such table: rivet_other")]
+    assert workers.start(store).wait(LONG) == 1
+
+
+@sidedb.both
+def test_a_commit_that_keeps_failing_is_told_once_and_goes_through_at_last(
+    workers: Workers, chain: type[Chain], caplog: pytest.LogCaptureFixture
+):
+    handle = client.create(chain, "c")
+    store = Faulty(workers.side.store)
+    store.fail["commit_group"] = [None, *[OperationalError("could not extend file: no space left")] * 5]
+    workers.run_dry(store)
+    assert handle.result(timeout=0) == "done"
+    assert caplog.text.count("The database does not answer") == 1
