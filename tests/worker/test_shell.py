@@ -358,33 +358,29 @@ def test_on_error_runs_after_the_failure_is_recorded(workers: Workers):
 # -- stopping --------------------------------------------------------------------------------------------
 
 
-class Slow(Actor):
-    """Holds a worker in a step until the test lets go."""
-
-    inside = threading.Event()
-    go = threading.Event()
-    attempts: list[int] = []
-
-    async def run(self, ctx):
-        await ctx.step("slow", self.slow)
-
-    def slow(self, step):
-        self.attempts.append(step.attempt)
-        self.inside.set()
-        assert self.go.wait(LONG)
-
-
 @pytest.fixture
-def slow() -> Iterator[type[Slow]]:
-    Slow.inside.clear()
-    Slow.go.clear()
-    Slow.attempts.clear()
+def slow() -> Iterator[Any]:
+    """An actor that holds a worker in a step until the test lets go."""
+
+    class Slow(Actor):
+        inside = threading.Event()
+        go = threading.Event()
+        attempts: list[int] = []
+
+        async def run(self, ctx):
+            await ctx.step("slow", self.slow)
+
+        def slow(self, step):
+            self.attempts.append(step.attempt)
+            self.inside.set()
+            assert self.go.wait(LONG)
+
     yield Slow
     Slow.go.set()
 
 
 @sidedb.both
-def test_a_stop_lets_running_steps_finish_and_hands_the_rest_back(workers: Workers, slow: type[Slow]):
+def test_a_stop_lets_running_steps_finish_and_hands_the_rest_back(workers: Workers, slow: Any):
     handle = client.create(slow, "s")
     worker = workers.start()
     assert slow.inside.wait(LONG)
@@ -397,7 +393,7 @@ def test_a_stop_lets_running_steps_finish_and_hands_the_rest_back(workers: Worke
 
 
 @sidedb.both
-def test_at_the_end_of_the_grace_a_step_is_handed_back_and_not_counted(workers: Workers, slow: type[Slow]):
+def test_at_the_end_of_the_grace_a_step_is_handed_back_and_not_counted(workers: Workers, slow: Any):
     handle = client.create(slow, "s")
     worker = workers.start()
     assert slow.inside.wait(LONG)
@@ -463,21 +459,21 @@ def test_the_actors_of_a_dead_worker_are_taken_over(workers: Workers):
 # -- the database fails ----------------------------------------------------------------------------------
 
 
-class Chain(Actor):
-    ran: list[int] = []
-
-    async def run(self, ctx):
-        for n in range(5):
-            await ctx.step("mark", self.mark, n)
-        return "done"
-
-    def mark(self, step, n):
-        self.ran.append(n)
-
-
 @pytest.fixture
-def chain() -> type[Chain]:
-    Chain.ran.clear()
+def chain() -> Any:
+    """An actor of five steps that note that they ran."""
+
+    class Chain(Actor):
+        ran: list[int] = []
+
+        async def run(self, ctx):
+            for n in range(5):
+                await ctx.step("mark", self.mark, n)
+            return "done"
+
+        def mark(self, step, n):
+            self.ran.append(n)
+
     return Chain
 
 
@@ -495,7 +491,7 @@ def chain() -> type[Chain]:
     ],
 )
 @sidedb.both
-def test_an_outage_is_waited_out(workers: Workers, chain: type[Chain], verb: str):
+def test_an_outage_is_waited_out(workers: Workers, chain: Any, verb: str):
     handle = client.create(chain, "c")
     store = Faulty(workers.side.store)
     store.fail[verb] = [OperationalError("the server has gone away")] * 3
@@ -515,7 +511,7 @@ def lost_question(verb: Callable[..., Any], *args: Any) -> Any:
 
 @pytest.mark.parametrize("lost", [lost_answer, lost_question])
 @sidedb.both
-def test_a_commit_of_unknown_outcome_is_resolved(workers: Workers, chain: type[Chain], lost: Any):
+def test_a_commit_of_unknown_outcome_is_resolved(workers: Workers, chain: Any, lost: Any):
     handle = client.create(chain, "c")
     store = Faulty(workers.side.store)
     store.fail["commit_group"] = [lost, None, lost, None, None, lost]
@@ -525,7 +521,7 @@ def test_a_commit_of_unknown_outcome_is_resolved(workers: Workers, chain: type[C
 
 
 @sidedb.both
-def test_a_claim_whose_answer_was_lost_is_found(workers: Workers, chain: type[Chain]):
+def test_a_claim_whose_answer_was_lost_is_found(workers: Workers, chain: Any):
     handle = client.create(chain, "c")
 
     def cut(verb: Callable[..., Any], *args: Any) -> Any:
@@ -568,7 +564,7 @@ def test_a_row_that_is_locked_delays_its_actor_alone(workers: Workers):
 
 
 @sidedb.both
-def test_a_lost_lease_begins_a_new_session(workers: Workers, slow: type[Slow]):
+def test_a_lost_lease_begins_a_new_session(workers: Workers, slow: Any):
     handle = client.create(slow, "s")
     store = Faulty(workers.side.store)
     workers.start(store)
@@ -581,7 +577,7 @@ def test_a_lost_lease_begins_a_new_session(workers: Workers, slow: type[Slow]):
 
 
 @sidedb.both
-def test_heartbeats_that_fail_for_a_lease_begin_a_new_session(workers: Workers, slow: type[Slow]):
+def test_heartbeats_that_fail_for_a_lease_begin_a_new_session(workers: Workers, slow: Any):
     handle = client.create(slow, "s")
     store = Faulty(workers.side.store)
     workers.start(store, habits={"lease": 0.3})
@@ -604,7 +600,7 @@ def test_an_error_that_is_no_outage_ends_the_worker_with_code_1(workers: Workers
 
 
 @sidedb.postgres_only
-def test_cut_connections_cost_nothing(workers: Workers, chain: type[Chain]):
+def test_cut_connections_cost_nothing(workers: Workers, chain: Any):
 
     class Stored(Actor):
         state = Total
@@ -740,9 +736,7 @@ def test_a_connection_that_a_step_has_broken_is_replaced(workers: Workers):
 
 
 @sidedb.sqlite_only
-def test_a_statement_that_cannot_work_ends_the_worker_and_is_not_tried_for_ever(
-    workers: Workers, chain: type[Chain]
-):
+def test_a_statement_that_cannot_work_ends_the_worker_and_is_not_tried_for_ever(workers: Workers, chain: Any):
     client.create(chain, "c")
     store = Faulty(workers.side.store)
     store.fail["commit_group"] = [OperationalError("no such table: rivet_other")]
@@ -751,7 +745,7 @@ def test_a_statement_that_cannot_work_ends_the_worker_and_is_not_tried_for_ever(
 
 @sidedb.both
 def test_a_commit_that_keeps_failing_is_told_once_and_goes_through_at_last(
-    workers: Workers, chain: type[Chain], caplog: pytest.LogCaptureFixture
+    workers: Workers, chain: Any, caplog: pytest.LogCaptureFixture
 ):
     handle = client.create(chain, "c")
     store = Faulty(workers.side.store)
