@@ -36,7 +36,7 @@ class EventsView(RivetView):
 
     def get(self, request: Request, actor_id: UUID) -> Response:
         handle = self.handle(request, actor_id, self.operation)
-        after, limit = number(request, "after", 0), number(request, "limit", PAGE, most=1000)
+        after, limit = number(request, "after", 0), number(request, "limit", PAGE, least=1, most=1000)
         return Response(_events(handle, after, limit))
 
 
@@ -52,13 +52,13 @@ def _events(handle: Handle, after: int, limit: int) -> dict[str, Any]:
     return {"results": [serializers.event_body(event) for event in page.events], "gap": gap}
 
 
-def number(request: Request, name: str, default: int, *, most: int = 2**63 - 1) -> int:
+def number(request: Request, name: str, default: int, *, least: int = 0, most: int = 2**63 - 1) -> int:
     given = request.query_params.get(name)
     if not given:
         return default
     # isdecimal also takes digits of other scripts, as int() does; 19 of them are the largest number there is.
-    if not given.isdecimal() or len(given) > 19 or int(given) > most:
-        message = f"{name} is a whole number from 0 to {most}"
+    if not given.isdecimal() or len(given) > 19 or not least <= int(given) <= most:
+        message = f"{name} is a whole number from {least} to {most}"
         raise ValidationFailed(
             message, metadata={"issues": [{"path": [name], "message": message, "type": "invalid"}]}
         )
@@ -133,7 +133,7 @@ class QueueView(RivetView):
 
     def get(self, request: Request, actor_id: UUID) -> Response:
         handle = self.handle(request, actor_id, "inspect")
-        limit = number(request, "limit", PAGE, most=1000)
+        limit = number(request, "limit", PAGE, least=1, most=1000)
         messages = looking.messages(handle, limit=limit)
         size = looking.queue_size(handle)
         return Response(

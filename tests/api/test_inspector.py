@@ -108,6 +108,7 @@ def test_the_queue(staff, order):
     body = inspector(staff, order, "queue?limit=2").json()
     assert (body["size"], body["max_size"], body["truncated"]) == (3, 1000, True)
     assert [(m["queue"], m["body"]["order_id"]) for m in body["messages"]] == [("orders", 0), ("orders", 1)]
+    assert inspector(staff, order, "queue?limit=0").status_code == 422
 
 
 class TestEvents:
@@ -143,7 +144,7 @@ class TestEvents:
         assert api.get(self.url(cart, "?after=1")).json() == {"results": [], "gap": {"from": 2, "to": 3}}
 
     @pytest.mark.parametrize(
-        "query", ["?after=x", "?after=-1", "?after=1.5", "?limit=1001", "?after=" + "9" * 30]
+        "query", ["?after=x", "?after=-1", "?after=1.5", "?limit=0", "?limit=1001", "?after=" + "9" * 30]
     )
     def test_numbers_that_are_none(self, api, cart, query):
         assert api.get(self.url(cart, query)).status_code == 422
