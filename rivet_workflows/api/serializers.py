@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from rest_framework import serializers
 
 from rivet_workflows.client import ActorStatus, Handle, HistoryEntry, Sent
 from rivet_workflows.client.looking import StoredEvent, StoredMessage
+from rivet_workflows.client.remote import checked_seconds
 from rivet_workflows.codec import plain_text, to_plain
-from rivet_workflows.exceptions import ErrorInfo
+from rivet_workflows.exceptions import ErrorInfo, ValidationFailed
 
 __all__ = [
     "ActionRequest",
@@ -40,12 +42,16 @@ DEFAULT_WAIT = 5.0
 class StrictSerializer(serializers.Serializer[Any]):
     """Refuses keys that it does not have, naming the one that was meant."""
 
+    #: Keys that are looked for here and belong elsewhere, and where.
+    elsewhere: ClassVar[Mapping[str, str]] = {}
+
     def to_internal_value(self, data: Any) -> Any:
         if isinstance(data, Mapping):
             unknown = [key for key in data if key not in self.fields]
             if unknown:
                 close = difflib.get_close_matches(str(unknown[0]), self.fields, 1)
                 hint = f"did you mean {close[0]}?" if close else f"there is {', '.join(self.fields)}"
+                hint = self.elsewhere.get(str(unknown[0]), hint)
                 raise serializers.ValidationError({str(unknown[0]): f"unknown key; {hint}"})
         return super().to_internal_value(data)
 
@@ -78,6 +84,21 @@ class KeyField(serializers.Field[Any, Any, Any, Any]):
         return list(value) if isinstance(value, tuple) else value
 
 
+class SecondsField(serializers.FloatField):
+    """A duration that a clock can keep: no NaN, no infinity, nothing that lies beyond all dates."""
+
+    def to_internal_value(self, data: Any) -> float:
+        try:
+            number = super().to_internal_value(data)
+        except OverflowError:
+            number = math.inf
+        try:
+            checked_seconds(number, self.field_name or "this")
+        except ValidationFailed as error:
+            raise serializers.ValidationError(error.message) from None
+        return number
+
+
 class ActorRequest(StrictSerializer):
     name = serializers.CharField(max_length=64)
     key = KeyField(default=())
@@ -95,10 +116,14 @@ class CallRequest(ActionRequest):
 
 
 class SendRequest(StrictSerializer):
+    elsewhere = dict.fromkeys(
+        ("dedupe_key", "idempotency_key"), "a dedupe key is sent in the Idempotency-Key header"
+    )
+
     body = AnyField(default=None)
     wait = serializers.BooleanField(default=False)
-    timeout = serializers.FloatField(default=DEFAULT_WAIT, min_value=0, max_value=MAX_WAIT)
-    delay = serializers.FloatField(default=None, min_value=0, allow_null=True)
+    timeout = SecondsField(default=DEFAULT_WAIT, max_value=MAX_WAIT)
+    delay = SecondsField(default=None, allow_null=True)
 
 
 class SendOneRequest(SendRequest):

@@ -17,12 +17,14 @@ from rivet_workflows.client.handles import Handle
 from rivet_workflows.client.invoking import invoke
 from rivet_workflows.client.results import Sent
 from rivet_workflows.codec import to_plain
+from rivet_workflows.engine.options import seconds
 from rivet_workflows.registry import ActorType, registry
 
 __all__ = [
     "NotSignedIn",
     "PendingSend",
     "Problem",
+    "checked_seconds",
     "problem_of",
     "require",
     "require_of_type",
@@ -95,6 +97,20 @@ def _refuse(request: Any, operation: str, actor_name: str, name: str | None) -> 
     )
 
 
+# -- what comes in
+
+
+def checked_seconds(value: Any, what: str) -> float | None:
+    """A delay or timeout as a caller gave it; ``ValidationFailed`` for what is no duration."""
+    if value is None:
+        return None
+    try:
+        return seconds(value, what)
+    except (ValueError, TypeError) as error:
+        issue = {"path": [what], "message": str(error), "type": "invalid"}
+        raise ours.ValidationFailed(str(error), metadata={"issues": [issue]}) from None
+
+
 # -- what goes out
 
 
@@ -120,11 +136,11 @@ class PendingSend:
         wait: bool = False,
     ) -> None:
         self._handle = handle
-        self.sent: Sent[Any] = handle._send(queue, body, delay, dedupe_key, wait)
+        self.sent: Sent[Any] = handle._send(queue, body, checked_seconds(delay, "delay"), dedupe_key, wait)
 
     async def answer(self, timeout: float | None) -> Sent[Any]:
         """What became of the message within ``timeout`` seconds."""
-        return await self._handle._await_answer(self.sent, timeout)
+        return await self._handle._await_answer(self.sent, checked_seconds(timeout, "timeout"))
 
 
 # -- errors

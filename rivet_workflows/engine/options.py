@@ -26,7 +26,7 @@ def seconds(value: Any, what: str) -> float:
         value = value.total_seconds()
     elif isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{what} must be seconds (int, float) or a timedelta, not {type(value).__name__}")
-    if not math.isfinite(value):
+    if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{what} must be a finite number of seconds, not {value}")
     if value < 0:
         raise ValueError(f"{what} must not be negative, got {value}")

@@ -172,4 +172,4 @@ def _seconds(data: dict[str, Any], key: str, default: Any, *, most: float | None
         raise InvalidFrame(f"{key} is a number of seconds")
     if most is not None and value > most:
         raise InvalidFrame(f"{key} is at most {most:g} seconds")
-    return float(value)
+    return value

@@ -201,7 +201,12 @@ class TestSends:
             ("orders", {"wait": True, "timeout": -1}, 422, "validation_failed"),
             ("orders", {"wait": "maybe"}, 422, "validation_failed"),
             ("orders", {"delay": -1}, 422, "validation_failed"),
-            ("orders", {"dedupe_key": "x"}, 422, "validation_failed"),
+            ("orders", {"delay": 1e300}, 422, "validation_failed"),
+            ("orders", {"delay": "nan"}, 422, "validation_failed"),
+            ("orders", {"delay": 10**400}, 422, "validation_failed"),
+            ("orders", {"delay": [1]}, 422, "validation_failed"),
+            ("orders", {"wait": True, "timeout": "nan"}, 422, "validation_failed"),
+            ("orders", {"wait": True, "timeout": 10**400}, 422, "validation_failed"),
             ("control-commands", {"body": "x" * 70_000}, 413, "payload_too_large"),
         ],
     )
@@ -209,6 +214,17 @@ class TestSends:
         answer = send(api, order, queue, **data)
         assert (answer.status_code, answer.json()["code"]) == (status, code)
         assert looking.messages(order) == []
+
+    def test_a_delay_that_no_calendar_holds_is_named(self, api, order):
+        answer = send(api, order, "control-commands", delay=1e300).json()
+        assert answer["detail"].startswith("delay: delay is longer than")
+        assert [issue["path"] for issue in answer["metadata"]["issues"]] == [["delay"]]
+
+    @pytest.mark.parametrize("name", ["dedupe_key", "idempotency_key"])
+    def test_a_dedupe_key_in_the_body_is_refused_with_the_header_it_goes_into(self, api, order, name):
+        answer = send(api, order, "control-commands", **{name: "x"})
+        assert (answer.status_code, answer.json()["code"]) == (422, "validation_failed")
+        assert "Idempotency-Key header" in answer.json()["detail"]
 
     def test_a_full_queue_is_429(self, api, order, settings):
         settings.RIVET_WORKFLOWS = {"MAX_QUEUE_SIZE": 1}

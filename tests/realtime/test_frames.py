@@ -115,12 +115,20 @@ def test_sends_that_are_refused(talk):
         {"type": "send", "id": 1, "queue": "nothing"},
         {"type": "send", "id": 2, "queue": "orders", "body": "x"},
         {"type": "send", "id": 3, "queue": "control-commands", "body": "x" * 66_000},
+        {"type": "send", "id": 4, "queue": "control-commands", "delay": 1e300},
+        {"type": "send", "id": 5, "queue": "control-commands", "delay": 10**400},
+        '{"type": "send", "id": 6, "queue": "control-commands", "delay": 1e999}',
     )
     assert [(a["id"], a["code"]) for a in answers] == [
         (1, "queue_not_found"),
         (2, "validation_failed"),
         (3, "payload_too_large"),
+        (4, "validation_failed"),
+        (5, "validation_failed"),
+        (6, "validation_failed"),
     ]
+    assert answers[3]["metadata"]["issues"][0]["path"] == ["delay"]
+    assert looking.messages(order) == []
 
 
 def test_messages_of_one_connection_keep_their_order(user):
