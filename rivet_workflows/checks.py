@@ -21,6 +21,8 @@ W004  in-memory channel layer (``check --deploy``)
 W005  channels_redis with a redis client whose timeout ends idle consumers
 W006  SQLITE_SYNCHRONOUS that may lose a finished step at power loss
 W007  a transaction pooler without LISTEN_DSN
+W008  DATABASE is not "default": transactions of other databases do not cover the actors
+W009  no permission rule: every signed-in user may use every actor (``check --deploy``)
 W010  a clock, chance or I/O in a workflow
 W011  a set iterated in a workflow
 W012  a method that is called almost like a hook
@@ -45,6 +47,7 @@ from django.conf import settings as django_settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 
 from rivet_workflows import conf
+from rivet_workflows.actors import Actor
 from rivet_workflows.declaration import HOOKS
 from rivet_workflows.registry import ActorType, registry
 from rivet_workflows.replay_lint import lint
@@ -73,6 +76,45 @@ def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
             )
         )
     return found
+
+
+@register(TAG)
+def check_alias(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
+    """W008: a bare ``transaction.atomic()`` is about "default"."""
+    raw = getattr(django_settings, conf.NAME, {})
+    alias = raw.get("DATABASE", "default") if isinstance(raw, Mapping) else "default"
+    if alias == "default" or _database() is None:
+        return []
+    return [
+        _message(
+            "W008",
+            f"The actors are in the database {alias!r}: sends, creates and calls join transactions on that alias only. "
+            "Made inside transaction.atomic() of another database, they stay when it is rolled back.",
+            f"Wrap them with transaction.atomic(using={alias!r}), and silence this check once that is done.",
+        )
+    ]
+
+
+@register(TAG, deploy=True)
+def check_permission(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
+    """W009: nothing says who may do what."""
+    raw = getattr(django_settings, conf.NAME, {})
+    actor_types = registry.all()
+    if (
+        not actor_types
+        or (isinstance(raw, Mapping) and raw.get("PERMISSION") is not None)
+        or any(actor_type.cls.has_permission is not Actor.has_permission for actor_type in actor_types)
+    ):
+        return []
+    return [
+        _message(
+            "W009",
+            "No actor class defines has_permission and PERMISSION is not set: over REST and WebSocket every signed-in "
+            "user may create, call and send to every actor, whoever it belongs to.",
+            "Define has_permission on the actors, or set RIVET_WORKFLOWS['PERMISSION'] to one rule for all; silence "
+            "this check if the default is what you want, or nothing is served.",
+        )
+    ]
 
 
 @register(TAG, Tags.compatibility)

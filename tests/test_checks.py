@@ -126,6 +126,41 @@ def test_redis_eight_with_its_timeout_is_a_warning(monkeypatch: pytest.MonkeyPat
         assert "W005" not in ids()
 
 
+# -- transactions and permission
+
+
+def test_another_database_needs_transactions_on_its_alias() -> None:
+    databases = {"default": {"ENGINE": "django.db.backends.postgresql"}}
+    databases["actors"] = databases["default"]
+    with override_settings(DATABASES=databases, RIVET_WORKFLOWS={"DATABASE": "actors"}):
+        assert ids() == ["W008"]
+        assert "transaction.atomic(using='actors')" in messages()["W008"]
+    with override_settings(DATABASES=databases, RIVET_WORKFLOWS={"DATABASE": "default"}):
+        assert ids() == []
+
+
+def allow_all(actor: Actor, request: Any, operation: str, name: str | None) -> bool:
+    return True
+
+
+def test_actors_that_all_users_may_use_are_a_deploy_warning() -> None:
+    assert "W009" not in ids(include_deployment_checks=True)  # there is no actor
+
+    class Open(Actor):
+        async def run(self, ctx): ...
+
+    assert "W009" not in ids()
+    assert "W009" in ids(include_deployment_checks=True)
+    with override_settings(RIVET_WORKFLOWS={"PERMISSION": f"{__name__}.allow_all"}):
+        assert "W009" not in ids(include_deployment_checks=True)
+
+    class Guarded(Actor):
+        def has_permission(self, request, operation, name):
+            return False
+
+    assert "W009" not in ids(include_deployment_checks=True)
+
+
 # -- workflows
 
 
