@@ -37,6 +37,7 @@ from rivet_workflows.worker.holding import Holding, Pending
 from rivet_workflows.worker.orders import ChildEnd, ChildStart, ErrorEvent, Orders, StepReport, StepToken
 
 logger = logging.getLogger("rivet_workflows.worker")
+from rivet_workflows.worker.trials import SUSPICIOUS, Trials
 
 Programs = Callable[[Claimed], Program]
 
@@ -82,6 +83,8 @@ class Core:
         self._due: list[tuple[int, UUID]] = []
         #: Actors at rest and since when, longest first.
         self._resting: OrderedDict[UUID, int] = OrderedDict()
+        #: Actors whose step went down with its worker more than once.
+        self._trials = Trials()
         self._orders = Orders()
         self.stopping = False
 
@@ -89,7 +92,7 @@ class Core:
 
     @property
     def held(self) -> int:
-        return len(self._held)
+        return len(self._held) + len(self._trials)
 
     @property
     def running(self) -> int:
@@ -104,7 +107,9 @@ class Core:
     @property
     def idle(self) -> bool:
         """Nothing runs and nothing waits to be committed; at most there are actors at rest."""
-        return not self._to_commit and not self._in_flight and len(self._held) == len(self._resting)
+        return not (self._to_commit or self._in_flight or self._trials) and len(self._held) == len(
+            self._resting
+        )
 
     @property
     def next_timer(self) -> int | None:
@@ -124,7 +129,7 @@ class Core:
         return min(times, default=None)
 
     def holds(self, actor_id: UUID) -> bool:
-        return actor_id in self._held
+        return actor_id in self._held or actor_id in self._trials
 
     # -- actors come -----------------------------------------------------------------------------------
 
@@ -138,7 +143,35 @@ class Core:
             else:
                 if before is not None:
                     self._drop(before)
-                self._take(one)
+                self._trials.forget(one.actor_id)
+                if not self._trials.admit(one):
+                    self._take(one)
+        self._try_next()
+
+    def _try_next(self) -> None:
+        """Take up the next actor that is tried apart, if none is."""
+        if self.stopping:
+            for claimed in self._trials.give_up():
+                self._orders.releases.append(Release(claimed.actor_id, claimed.epoch, self.now))
+            return
+        claimed = self._trials.next()
+        if claimed is not None:
+            self._take(claimed)
+            if claimed.actor_id not in self._held:
+                self._trials.current = None
+                self._try_next()
+
+    def _tried(self, holding: Holding) -> None:
+        """Has the actor that is tried apart come through?"""
+        if self._trials.current != holding.claimed.actor_id:
+            return
+        machine = holding.machine
+        if self._held.get(holding.claimed.actor_id) is holding and any(
+            machine.open[seq].get("z", 0) > SUSPICIOUS for seq in machine.running if seq in machine.open
+        ):
+            return
+        self._trials.current = None
+        self._try_next()
 
     def missing(self, actor_ids: Iterable[UUID], now: int) -> None:
         """Actors that a reload did not find any more: they belong to somebody else."""
@@ -416,6 +449,7 @@ class Core:
         """Start nothing more; what is at rest, and what comes to rest, is handed back."""
         self._at(now)
         self.stopping = True
+        self._try_next()
         for holding in list(self._held.values()):
             self._settle(holding)
 
@@ -489,6 +523,8 @@ class Core:
             self._feed(holding, lambda machine: machine.bell(self.now))
         self._next_deferred(holding)
         self._settle(holding)
+        if sent.reports:
+            self._tried(holding)
 
     def _next_deferred(self, holding: Holding) -> None:
         while holding.deferred and not (
@@ -668,6 +704,7 @@ class Core:
         if cancel:
             self._orders.cancels += holding.active.values()
         holding.machine.dispose()
+        self._tried(holding)
 
     # -- orders ----------------------------------------------------------------------------------------
 

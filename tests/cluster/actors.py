@@ -87,6 +87,17 @@ async def slow(step: Any, n: int, ms: int) -> int:
     return n
 
 
+def die(step: Any) -> None:
+    os._exit(9)
+
+
+class Killer(Actor, name="killer"):
+    """Its step takes the whole process down, every time."""
+
+    async def run(self, ctx: Any) -> None:
+        await ctx.step("die", die)
+
+
 class Named(Actor, name="named"):
     """Waits for one message, then three steps; an action changes its state and broadcasts."""
 

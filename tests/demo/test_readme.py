@@ -31,7 +31,7 @@ def project(tmp_path: Path) -> Path:
     (tmp_path / "signups/actors.py").write_text(pasted["signups/actors.py"])
     for name in ("settings", "urls"):
         with (tmp_path / f"mysite/{name}.py").open("a") as file:
-            file.write("\nfrom django.urls import include\n" if name == "urls" else "\n")
+            file.write("\n")
             file.write(pasted[name])
     return tmp_path
 

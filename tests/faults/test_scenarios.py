@@ -52,3 +52,12 @@ def test_one_owner_per_epoch_no_gap_in_commit_numbers_and_a_stopped_worker_commi
 )
 def test_a_long_transaction_or_a_bad_row_delays_its_own_actor_alone(database):
     scenario("isolation", "--database", database)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "database", ["sqlite", pytest.param("postgres", marks=pytest.mark.requires_postgres)]
+)
+def test_a_step_that_kills_its_process_is_set_aside_alone(database):
+    (found,) = scenario("poison", "--database", database)
+    assert found["killer"] == "set_aside"

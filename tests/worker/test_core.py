@@ -347,3 +347,44 @@ def test_rows_that_cannot_be_read_set_aside_that_actor_alone():
     assert world.store.rows[bad].blocked is Blocked.UNREADABLE
     assert world.store.rows[bad].inflight == "{not json"
     assert [world.output(a) for a in good] == [3] * 10
+
+
+def test_a_step_that_kills_its_process_takes_no_innocent_actor_down_with_it():
+    world = World(three, CoreLimits(engine=Limits(max_starts=5)))
+    culprit = world.actor(1)
+    innocent = [world.actor(n) for n in range(2, 12)]
+    worker = world.worker()
+    for _ in range(200):
+        worker.claim()
+        worker.settle()
+        if any(start.token.actor_id == culprit for start in worker.attempts):
+            # The process dies with everything that runs in it.
+            dead, worker = worker, world.worker()
+            worker.take_over(dead.id)
+            worker.settle()
+        elif worker.attempts:
+            worker.finish(worker.attempts[0])
+    world.finish_all(worker)
+    assert world.store.rows[culprit].blocked is Blocked.POISONED
+    assert [world.output(a) for a in innocent] == [3] * 10
+
+
+def test_actors_that_wait_to_be_tried_apart_are_handed_back_by_a_stop():
+    world = World(three)
+    actors = [world.actor(n) for n in range(1, 6)]
+    worker = world.worker()
+    worker.claim()
+    worker.settle()
+    for _ in range(2):
+        dead, worker = worker, world.worker()
+        worker.take_over(dead.id)
+        worker.settle()
+    assert len(worker.attempts) == 1, "the others wait for their turn"
+    assert worker.core.held == 5
+    worker.core.stop(world.time)
+    worker.finish(worker.attempts[0])
+    worker.settle()
+    assert worker.core.held == 0
+    last = world.worker()
+    last.until_idle()
+    assert [world.output(a) for a in actors] == [3] * 5
