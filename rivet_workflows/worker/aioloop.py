@@ -172,6 +172,7 @@ class StepLoop:
                 logger.error("%s was raised in a task that an async step created; the loop goes on", error)
         for lane in self._lanes:
             lane.close()
+        close_all()  # this thread's own: the first touch of a step's state reads on it
         self._loop.close()
 
     def _enter(self, runs: list[_Run]) -> None:
