@@ -35,9 +35,9 @@ from rivet_workflows.records import (
 )
 from rivet_workflows.worker.holding import Holding, Pending
 from rivet_workflows.worker.orders import ChildEnd, ChildStart, ErrorEvent, Orders, StepReport, StepToken
+from rivet_workflows.worker.trials import SUSPICIOUS, Trials
 
 logger = logging.getLogger("rivet_workflows.worker")
-from rivet_workflows.worker.trials import SUSPICIOUS, Trials
 
 Programs = Callable[[Claimed], Program]
 
@@ -151,8 +151,8 @@ class Core:
     def _try_next(self) -> None:
         """Take up the next actor that is tried apart, if none is."""
         if self.stopping:
-            for claimed in self._trials.give_up():
-                self._orders.releases.append(Release(claimed.actor_id, claimed.epoch, self.now))
+            for waiting in self._trials.give_up():
+                self._orders.releases.append(Release(waiting.actor_id, waiting.epoch, self.now))
             return
         claimed = self._trials.next()
         if claimed is not None:
