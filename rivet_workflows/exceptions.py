@@ -332,7 +332,7 @@ class WorkflowCancelled(RivetError):
 
 
 class ResultTimeout(RivetError, TimeoutError):
-    """``result(timeout=…)`` met its deadline; the workflow goes on."""
+    """``result(timeout=…)`` met its deadline; the workflow goes on, or is set aside: the message says why."""
 
     code = "result_timeout"
 

@@ -16,7 +16,7 @@ from uuid import UUID
 from rivet_workflows import codec, keys
 from rivet_workflows.client import actions, control, sending, waiting
 from rivet_workflows.client.history import HistoryEntry, build
-from rivet_workflows.client.results import ENDED, ActorStatus, Sent, raise_failure, status_of
+from rivet_workflows.client.results import ENDED, ActorState, ActorStatus, Sent, raise_failure, status_of
 from rivet_workflows.client.twins import in_thread
 from rivet_workflows.exceptions import ActorNotFound, ResultTimeout, RivetError
 from rivet_workflows.markers import Queue
@@ -256,18 +256,19 @@ class Handle:
 
         Raises ``WorkflowFailed`` (or the step, join, race, queue or child error that ended it), ``WorkflowCancelled``,
         ``ResultTimeout``, ``ActorNotFound``; ``RuntimeError`` inside a transaction. A workflow that is set aside has
-        not ended: this waits.
+        not ended: this waits, and ``ResultTimeout`` says why it is set aside.
         """
         limit = waiting.checked_timeout(timeout)
         waiting.refuse_in_transaction("result()")
-        return self._outcome(waiting.wait_for(self.actor_id, self._end, limit), limit)
+        end = waiting.wait_for(self.actor_id, self._end, limit)
+        return self._outcome(end) if end is not None else self._late(limit)
 
     async def aresult(self, *, timeout: Seconds | None = None) -> Any:
         """:meth:`result` for async code; it holds no thread while it waits."""
         limit = waiting.checked_timeout(timeout)
         await in_thread(waiting.refuse_in_transaction, "aresult()")
         end = await waiting.await_for(self.actor_id, self._end, limit)
-        return self._outcome(end, limit)
+        return self._outcome(end) if end is not None else await in_thread(self._late, limit)
 
     def _end(self) -> ActorRow | None:
         actor = get_store().get(self.actor_id)
@@ -279,9 +280,16 @@ class Handle:
                 raise RivetError(f"{self.name} has no run method, so there is no result to wait for")
         return actor if actor.lifecycle in ENDED else None
 
-    def _outcome(self, end: ActorRow | None, limit: float | None) -> Any:
-        if end is None:
-            raise ResultTimeout(f"{self!r} had no result within {limit:g} seconds; it goes on")
+    def _late(self, limit: float | None) -> NoReturn:
+        status, goes = self.status(), "it goes on"
+        if status.reason is not None:
+            what = "set aside" if status.state == ActorState.SET_ASIDE else "stuck in its rollback"
+            goes = f"it is {what} ({status.reason})" + (f": {status.error}" if status.error else "")
+        elif status.state == ActorState.PAUSED:
+            goes = "it is paused"
+        raise ResultTimeout(f"{self!r} had no result within {limit:g} seconds; {goes}")
+
+    def _outcome(self, end: ActorRow) -> Any:
         if end.lifecycle != Lifecycle.COMPLETED:
             raise_failure(end.lifecycle, end.error)
         return None if end.output is None else codec.loads(end.output)

@@ -87,7 +87,7 @@ class Ending:
         turn = self._machine.turn
         info = ErrorInfo.from_exception(error, with_traceback=False)
         turn.set_aside = SetAside(reason, info)
-        turn.failures.append(Failure("workflow", info))
+        turn.failures.append(Failure("workflow", info, set_aside=reason))
         self._stop()
 
     # -- ends ----------------------------------------------------------------------------------------

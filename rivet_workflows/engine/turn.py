@@ -55,6 +55,8 @@ class Failure:
     will_retry: bool | None = None
     retry_delay: float | None = None
     retry_at: int | None = None
+    #: The run has not ended: it may not go on, for this reason.
+    set_aside: Blocked | None = None
 
 
 @dataclass(slots=True)

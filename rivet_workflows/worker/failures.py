@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from rivet_workflows.records import Blocked
 from rivet_workflows.worker.orders import ErrorEvent
 from rivet_workflows.worker.runner import StepRunner
 
@@ -72,23 +73,12 @@ class FailureTeller:
 
     @staticmethod
     def _log(event: ErrorEvent) -> None:
-        what = f'step "{event.step_name}"' if event.step_name else "the workflow"
-        if event.source == "rollback":
-            what = f"the rollback of {what}"
-        elif event.source not in ("step", "workflow"):
-            what = event.source  # a hook of the worker's
-        fate = ""
-        if event.will_retry:
-            fate = f", attempt {event.attempt}; next in {event.retry_delay or 0:g} s"
-        elif event.attempt:
-            fate = f", attempt {event.attempt}, the last"
         logger.log(
             logging.WARNING if event.will_retry else logging.ERROR,
-            "%s/%s: %s failed%s: %s",
+            "%s/%s: %s: %s",
             event.actor_name,
             shown(event.key),
-            what,
-            fate,
+            what_happened(event),
             event.error,
             extra={
                 "rivet_actor": event.actor_name,
@@ -98,6 +88,23 @@ class FailureTeller:
                 "rivet_traceback": event.error.traceback,
             },
         )
+
+
+def what_happened(event: ErrorEvent) -> str:
+    """The failure, without its error."""
+    if event.set_aside is not None:
+        return "its rollback is stuck" if event.set_aside == Blocked.ROLLBACK_FAILED.reason else "set aside"
+    what = f'step "{event.step_name}"' if event.step_name else "the workflow"
+    if event.source == "rollback":
+        what = f"the rollback of {what}"
+    elif event.source not in ("step", "workflow"):
+        what = event.source  # a hook of the worker's
+    fate = ""
+    if event.will_retry:
+        fate = f", attempt {event.attempt}; next in {event.retry_delay or 0:g} s"
+    elif event.attempt:
+        fate = f", attempt {event.attempt}, the last"
+    return f"{what} failed{fate}"
 
 
 def shown(key: str) -> str:

@@ -267,4 +267,5 @@ class Holding:
             failure.will_retry,
             failure.retry_delay,
             failure.retry_at,
+            None if failure.set_aside is None else failure.set_aside.reason,
         )

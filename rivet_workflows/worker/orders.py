@@ -115,6 +115,8 @@ class ErrorEvent:
     #: Seconds, and epoch microseconds.
     retry_delay: float | None = None
     retry_at: int | None = None
+    #: Why the workflow, which has not ended, may not go on; as ``ActorStatus.reason`` has it.
+    set_aside: str | None = None
 
 
 @dataclass(slots=True, frozen=True)

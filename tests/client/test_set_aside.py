@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+import logging
 
-from rivet_workflows import Actor, Queue, client
+import pytest
+from asgiref.sync import async_to_sync
+
+from rivet_workflows import Actor, Queue, ResultTimeout, client
 
 pytestmark = pytest.mark.django_db
 
@@ -28,7 +31,7 @@ async def changed(self, ctx):
     return "done"
 
 
-def test_a_diverged_actor_shows_the_entry_and_the_mend_and_forgets_them_once_it_fits(rivet):
+def test_a_diverged_actor_shows_the_entry_and_the_mend_and_forgets_them_once_it_fits(rivet, caplog):
     handle = client.create(Renamed, "k")
     rivet.run_until_idle()
     original = Renamed.run
@@ -40,6 +43,12 @@ def test_a_diverged_actor_shows_the_entry_and_the_mend_and_forgets_them_once_it_
     assert status.error is not None
     assert "'first'" in status.error.message
     assert 'ctx.removed("first", "step")' in status.error.message
+    with pytest.raises(ResultTimeout, match=r"it is set aside \(diverged\): HistoryDiverged: .*'first'"):
+        handle.result(timeout=0)
+    with pytest.raises(ResultTimeout, match=r"set aside \(diverged\)"):
+        async_to_sync(handle.aresult)(timeout=0)
+    told = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert [text.partition(": HistoryDiverged")[0] for text in told] == ["aside_renamed/k: set aside"]
     rivet.deploy(Renamed, run=original)
     handle.wake()
     rivet.run_until_idle()

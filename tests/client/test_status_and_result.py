@@ -174,7 +174,7 @@ class TestResult:
             order.result()
 
     def test_it_waits_until_the_timeout(self, order):
-        with pytest.raises(ResultTimeout, match=r"0\.05 seconds"):
+        with pytest.raises(ResultTimeout, match=r"0\.05 seconds; it goes on"):
             order.result(timeout=0.05)
         with pytest.raises(TimeoutError):
             order.result(timeout=timedelta(0))
@@ -193,7 +193,13 @@ class TestResult:
 
     def test_a_set_aside_actor_has_no_result_yet(self, order):
         worker_side.block(order, Blocked.POISONED)
-        with pytest.raises(ResultTimeout):
+        with pytest.raises(ResultTimeout, match=r"it is set aside \(poisoned\)$"):
+            order.result(timeout=0)
+        worker_side.block(order, Blocked.ROLLBACK_FAILED)
+        with pytest.raises(ResultTimeout, match=r"it is stuck in its rollback \(rollback_failed\)$"):
+            order.result(timeout=0)
+        worker_side.block(order, Blocked.PAUSED)
+        with pytest.raises(ResultTimeout, match=r"it is paused$"):
             order.result(timeout=0)
 
     def test_inside_a_transaction_it_is_refused(self, order):
