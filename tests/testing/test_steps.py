@@ -67,6 +67,27 @@ def test_a_race_cancels_its_losers(rivet):
     assert ended == [True]
 
 
+def test_a_run_after_a_death_is_the_same_attempt_again(rivet):
+    runs = []
+
+    def pay(step):
+        runs.append((step.attempt, step.idempotency_key))
+        if step.attempt == 1:
+            raise OSError("net down")
+        return "paid"
+
+    class Order(Actor):
+        async def run(self, ctx):
+            return await ctx.step("pay", pay)
+
+    rivet.crash_at("pay", "after_run", times=2)
+    order = rivet.client.create(Order)
+    assert order.result() == "paid"
+    assert [attempt for attempt, _ in runs] == [1, 1, 1, 2]
+    assert len({key for _, key in runs}) == 1
+    assert len(rivet.history(order)[-1].attempts) == 2
+
+
 def test_timeouts_are_real_time(rivet):
     seen = []
 
