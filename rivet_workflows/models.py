@@ -24,10 +24,15 @@ from django.db.models import Q
 
 
 def uuid7() -> UUID:
-    """A UUID whose first 48 bits are the milliseconds since the epoch: new rows land at the index's end."""
-    value = int.from_bytes(os.urandom(10), "big") | ((time.time_ns() // 1_000_000) & (1 << 48) - 1) << 80
-    value = value & ~(0xF << 76) | 7 << 76
-    return UUID(int=value & ~(3 << 62) | 2 << 62)
+    """A UUID that begins with the time: new rows land at the index's end, and what one process makes sorts by birth.
+
+    48 bits of milliseconds, 12 of the fraction within one (RFC 9562, method 3: steps of a quarter microsecond), and
+    62 random ones.
+    """
+    millis, rest = divmod(time.time_ns(), 1_000_000)
+    fraction = rest * 4096 // 1_000_000
+    random = int.from_bytes(os.urandom(8), "big") & (1 << 62) - 1
+    return UUID(int=(millis & (1 << 48) - 1) << 80 | 7 << 76 | fraction << 64 | 2 << 62 | random)
 
 
 class Actor(models.Model):

@@ -206,10 +206,14 @@ class Core:
         holding.machine.keep_stored(claimed.inflight)
         error = ErrorInfo.from_exception(exc)
         holding.next_item().item.block_error = json.dumps({"error": error.to_dict()})
-        self._orders.errors.append(ErrorEvent(claimed.actor_id, claimed.name, claimed.key, "workflow", error))
-        logger.error("%s %s is set aside, its rows cannot be read: %s", claimed.name, claimed.key, error)
+        self._orders.errors.append(self._unreadable_event(claimed, error))
         self._held[claimed.actor_id] = holding
         self._must_commit(holding)
+
+    def _unreadable_event(self, claimed: Claimed, error: ErrorInfo) -> ErrorEvent:
+        event = ErrorEvent(claimed.actor_id, claimed.name, claimed.key, "workflow", error)
+        event.set_aside = Blocked.UNREADABLE.reason
+        return event
 
     def _begin(self, holding: Holding) -> None:
         self._feed(holding, lambda machine: machine.start(self.now))
@@ -558,10 +562,7 @@ class Core:
         item.block = (Blocked.UNREADABLE, holding.code)
         item.block_error = json.dumps({"error": info.to_dict()})
         holding.machine.keep_stored()
-        self._orders.errors.append(
-            ErrorEvent(holding.claimed.actor_id, holding.claimed.name, holding.claimed.key, "workflow", info)
-        )
-        logger.error("%s %s is set aside: %s", holding.claimed.name, holding.claimed.key, info.message)
+        self._orders.errors.append(self._unreadable_event(holding.claimed, info))
         self._must_commit(holding)
 
     def _reload(self, holding: Holding, *, conflict: bool = False) -> None:
