@@ -37,10 +37,13 @@ def run_page(name: str, namespace: dict[str, Any]) -> None:
     # Who looks for the source of an example (tracebacks, our own checks) finds its Python, and not the prose around it.
     linecache.cache[str(page)] = (len(source), None, source.splitlines(keepends=True), str(page))
     before = registry.snapshot()
+    # What other folders' tests have declared, as they were collected, is not in the way of the page's names.
+    known = {actor: kind for actor, kind in before.items() if not kind.cls.__module__.startswith("tests.")}
+    registry.restore(known)
     try:
         exec(compile(source, str(page), "exec"), namespace)
         namespace["actors_declared"] = [
-            kind for actor, kind in registry.snapshot().items() if actor not in before
+            kind for actor, kind in registry.snapshot().items() if actor not in known
         ]
     finally:
         registry.restore(before)
