@@ -24,7 +24,7 @@ from tests.cluster.cluster import WorkerProcess, read_ledger, run_scenario
 
 #: Where the second passage differs from the first.
 TWICE = ("before-commit", "after-commit", "before-body", "after-body")
-WAIT = 20
+WAIT = 60
 
 
 def completed_keys(actor_id: Any) -> set[str]:
