@@ -30,7 +30,7 @@ def bool_array(values: Iterable[bool]) -> str:
 
 
 def uuid_array(values: Iterable[UUID]) -> str:
-    return "{" + ",".join(map(str, values)) + "}"
+    return "{" + ",".join([v.hex for v in values]) + "}"
 
 
 def text_array(values: Iterable[str]) -> str:
