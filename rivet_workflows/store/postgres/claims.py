@@ -1,7 +1,7 @@
 """Taking actors up and giving them back, on PostgreSQL.
 
-A claim is three statements in one transaction, never joined into one: as a CTE whose DELETE joined the SELECT
-it took 17 s for 200 of 3,000 wakes, because such tables are analysed while they are empty.
+A claim is a few statements in one transaction. The candidates are never joined with what is done to them: as a CTE
+whose DELETE joined the SELECT it took 17 s for 200 of 3,000 wakes, because such tables are analysed while empty.
 """
 
 from __future__ import annotations
@@ -25,12 +25,25 @@ CANDIDATES = (
     " ORDER BY t.due, t.id LIMIT %s FOR UPDATE SKIP LOCKED) t"
 )
 
+#: The cold row of ``w.id``, read along.
+_COLD = (
+    " LEFT JOIN LATERAL (SELECT y.name, y.key, y.input, y.created_at FROM rivet_actor y WHERE y.id = w.id OFFSET 0) c"
+    " ON true"
+)
+
+#: Takes the rows, and deletes the wakes of those it got: the due ones, and the deadlines, which the holder now
+#: keeps. These are found by the actor alone: ``due + 0`` keeps the index by time out, along which a plan made of an
+#: empty table went through them all.
 TAKE = (
-    "UPDATE rivet_run r SET owner_id = %s, epoch = r.epoch + 1, blocked = 0, blocked_code = '', code = x.code,"
-    " format = %s FROM (SELECT w.code, a.tid, a.blocked FROM unnest(%s::uuid[], %s::text[]) w(id, code)"
-    " CROSS JOIN LATERAL (SELECT a.ctid AS tid, a.blocked FROM rivet_run a WHERE a.actor_id = w.id AND {which}"
-    " FOR NO KEY UPDATE SKIP LOCKED) a) x WHERE r.ctid = x.tid"
-    " RETURNING r.actor_id, r.type_id, r.epoch, r.commit_no, r.next_seq, r.inflight, x.blocked"
+    "WITH k AS (UPDATE rivet_run r SET owner_id = %s, epoch = r.epoch + 1, blocked = 0, blocked_code = '',"
+    " code = x.code, format = %s FROM (SELECT w.code, a.tid, a.blocked, c.* FROM unnest(%s::uuid[], %s::text[])"
+    " w(id, code) CROSS JOIN LATERAL (SELECT a.ctid AS tid, a.blocked FROM rivet_run a WHERE a.actor_id = w.id"
+    f" AND {{which}} FOR NO KEY UPDATE SKIP LOCKED) a{_COLD}) x WHERE r.ctid = x.tid RETURNING r.actor_id, r.type_id,"
+    " r.epoch, r.commit_no, r.next_seq, r.inflight, x.blocked, x.name, x.key, x.input, x.created_at),"
+    " d AS (DELETE FROM rivet_timer t USING (SELECT x.tid FROM k CROSS JOIN LATERAL"
+    " (SELECT y.ctid AS tid FROM rivet_timer y WHERE y.actor_id = k.actor_id"
+    f" AND (y.due + 0 <= {{now}} OR y.kind = {int(TimerKind.DEADLINE)}) FOR UPDATE SKIP LOCKED) x) z"
+    " WHERE t.ctid = z.tid) SELECT * FROM k"
 )
 FREE = "a.owner_id IS NULL AND (a.blocked = 0 OR a.blocked = 3 AND a.blocked_code <> w.code)"
 
@@ -46,23 +59,10 @@ IDLE = (
     " AND (r.actor_id IS NULL OR r.blocked NOT IN (0, 3) OR r.blocked = 3 AND r.blocked_code = w.code)"
 )
 
-#: The taken actors' wakes: those that are due, and the deadlines, which the holder now keeps. Found by the actor
-#: alone: ``due + 0`` keeps the index by time out, along which a plan made of an empty table went through them all.
-DROP_WAKES = (
-    "DELETE FROM rivet_timer t USING (SELECT x.tid FROM unnest(%s::uuid[]) w(id) CROSS JOIN LATERAL"
-    " (SELECT y.ctid AS tid FROM rivet_timer y WHERE y.actor_id = w.id AND (y.due + 0 <= {now} OR y.kind = %s)"
-    " FOR UPDATE SKIP LOCKED) x) z WHERE t.ctid = z.tid"
-)
-
 REVIVE = (
     "UPDATE rivet_actor a SET lifecycle = %s, error = NULL"
     " FROM (SELECT x.tid FROM unnest(%s::uuid[]) w(id) CROSS JOIN LATERAL"
     " (SELECT y.ctid AS tid FROM rivet_actor y WHERE y.id = w.id FOR NO KEY UPDATE) x) z WHERE a.ctid = z.tid"
-)
-
-COLD = (
-    "SELECT y.id, y.name, y.key, y.input, y.created_at FROM unnest(%s::uuid[]) w(id) CROSS JOIN LATERAL"
-    " (SELECT * FROM rivet_actor a WHERE a.id = w.id OFFSET 0) y"
 )
 
 HISTORY = (
@@ -71,9 +71,10 @@ HISTORY = (
 )
 
 HELD_AGAIN = (
-    "SELECT r.actor_id, r.type_id, r.epoch, r.commit_no, r.next_seq, r.inflight, r.blocked"
+    "SELECT r.actor_id, r.type_id, r.epoch, r.commit_no, r.next_seq, r.inflight, r.blocked, c.*"
     " FROM unnest(%s::uuid[], %s::int[]) w(id, epoch) CROSS JOIN LATERAL"
-    " (SELECT * FROM rivet_run a WHERE a.actor_id = w.id OFFSET 0) r WHERE r.owner_id = %s AND r.epoch = w.epoch"
+    f" (SELECT * FROM rivet_run a WHERE a.actor_id = w.id OFFSET 0) r{_COLD}"
+    " WHERE r.owner_id = %s AND r.epoch = w.epoch"
 )
 
 RELEASE = (
@@ -193,13 +194,10 @@ class PostgresClaims(PostgresBase):
 
     def _take(self, worker_id: int, codes: dict[UUID, str], which: str) -> list[tuple[Any, ...]]:
         values = [worker_id, self.format, lit.uuid_array(codes), lit.text_array(codes.values())]
-        taken = self.fast(TAKE.format(which=which), values)
-        if taken:
-            ids = lit.uuid_array([row[0] for row in taken])
-            self.fast(DROP_WAKES.format(now=self.clock.sql), [ids, int(TimerKind.DEADLINE)])
-            revived = [row[0] for row in taken if row[6]]
-            if revived:
-                self.fast(REVIVE, [int(Lifecycle.LIVE), lit.uuid_array(revived)])
+        taken = self.fast(TAKE.format(which=which, now=self.clock.sql), values)
+        revived = [row[0] for row in taken if row[6]]
+        if revived:
+            self.fast(REVIVE, [int(Lifecycle.LIVE), lit.uuid_array(revived)])
         return taken
 
     def _drop_idle(self, left: list[tuple[int, UUID, str]]) -> int:
@@ -216,16 +214,14 @@ class PostgresClaims(PostgresBase):
         return len(ids)
 
     def _load(self, runs: list[tuple[Any, ...]]) -> list[Claimed]:
-        if not runs:
-            return []
-        cold = {row[0]: row[1:] for row in self.fast(COLD, [lit.uuid_array([row[0] for row in runs])])}
+        """Actors from rows of ``TAKE``, with their histories; an actor that has never run has none."""
         started = [row[0] for row in runs if row[4] > 1]
         history: dict[UUID, list[tuple[Any, ...]]] = {}
         if started:
             for row in self.fast(HISTORY, [lit.uuid_array(started)]):
                 history.setdefault(row[0], []).append(row[1:])
         return [
-            claimed_from_rows(row[:1] + row[2:6], cold[row[0]], history.get(row[0], ()))
+            claimed_from_rows(row[:1] + row[2:6], row[7:], history.get(row[0], ()))
             for row in runs
-            if row[0] in cold
+            if row[7] is not None
         ]
