@@ -87,6 +87,32 @@ async def slow(step: Any, n: int, ms: int) -> int:
     return n
 
 
+class Ticker(Actor, name="ticker"):
+    """No workflow: an action that is called later, once or again and again."""
+
+    state = {"ticks": 0}
+
+    @action
+    def once(self, c: Any) -> None:
+        c.schedule.after(0.2, "tick")
+
+    @action
+    def again(self, c: Any) -> None:
+        c.cron.every(name="tick", interval=5, action="tick")
+
+    @action
+    def tick(self, c: Any, fire: Any) -> None:
+        c.state["ticks"] += 1
+
+    @action(read_only=True)
+    def get_ticks(self, c: Any) -> int:
+        return int(c.state["ticks"])
+
+    @action(read_only=True)
+    def get_fires(self, c: Any) -> list[tuple[str, bool]]:
+        return [(fire.result, fire.interrupted) for fire in c.cron.history("tick")]
+
+
 def die(step: Any) -> None:
     os._exit(9)
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rivet_workflows.crashpoints import POINTS
-from tests.cluster.cluster import WorkerProcess, read_ledger, run_scenario
+from tests.cluster.cluster import WorkerProcess, read_ledger, run_scenario, until
 
 #: Where the second passage differs from the first.
 TWICE = ("before-commit", "after-commit", "before-body", "after-body")
@@ -72,9 +72,36 @@ def kill_once(point: str, passage: int, ledger: Path, log: Path) -> dict[str, An
     return {"point": point, "passage": passage, "ran_twice": len(twice), "seconds": round(seconds, 2)}
 
 
+def kill_fire(point: str, log: Path) -> dict[str, Any]:
+    """A worker dies while it calls a scheduled action: a one-shot as it has run, a recurring one as it was taken."""
+    from rivet_workflows import client
+    from rivet_workflows.models import Worker
+
+    once = point == "fire-run"
+    ticker = client.create("ticker", point)
+    ticker.call("once" if once else "again")
+    with WorkerProcess(log=log, RIVET_CRASH_AT=point) as victim:
+        code = victim.wait(WAIT)
+    assert code == -signal.SIGKILL, f"{point}: the worker ended with {code}, not by the kill"
+    assert ticker.call("get_ticks") == 0, f"{point}: what the fire did was committed in part"
+    began = time.monotonic()
+    with WorkerProcess(log=log):
+        until(lambda: ticker.call("get_ticks"), f"{point}: it is called again")
+    assert ticker.call("get_ticks") == 1
+    if not once:
+        fires = ticker.call("get_fires")
+        assert ("error", True) in fires, f"{point}: the fire that was cut off is not told: {fires}"
+        assert ("ok", False) in fires, f"{point}: {fires}"
+    Worker.objects.all().delete()
+    return {"point": point, "passage": 1, "ran_twice": 0, "seconds": round(time.monotonic() - began, 2)}
+
+
 def kills(points: list[str], folder: Path) -> Iterator[dict[str, Any]]:
     """One kill after another."""
     for point in points:
+        if point.startswith("fire-"):
+            yield kill_fire(point, folder / "log")
+            continue
         for passage in (1, 3) if point in TWICE else (1,):
             yield kill_once(point, passage, folder / "ledger", folder / "log")
 
