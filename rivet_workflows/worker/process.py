@@ -19,6 +19,10 @@ from typing import Any
 #: In the environment of a child: the file descriptor that ends with its supervisor.
 PARENT_FD = "RIVET_WORKER_PARENT_FD"
 
+#: Seconds. A signal that comes in the instant between Python's last check for signals and the system call that waits
+#: does not end the wait, and its handler does not run before the wait is over: so no wait is longer than this.
+LOOK_AGAIN = 0.5
+
 
 class Happenings:
     """A queue of signals and ends, for the main thread. Entered, it hears SIGTERM and SIGINT.
@@ -50,10 +54,15 @@ class Happenings:
     def next(self, timeout: float | None = None) -> Any:
         """The next one; None when there is none for ``timeout`` seconds."""
         self.attended = True
-        try:
-            return self._queue.get(timeout=timeout)
-        except Empty:
-            return None
+        left = float("inf") if timeout is None else timeout
+        while True:
+            piece = min(left, LOOK_AGAIN)
+            try:
+                return self._queue.get(timeout=piece)
+            except Empty:
+                left -= piece
+                if left <= 0:
+                    return None
 
     def _heard(self, number: int, _: FrameType | None) -> None:
         self._count += 1
