@@ -85,7 +85,7 @@ def test_the_hook_of_the_class_decides_with_everything_at_hand():
     asked = []
 
     class Public(Actor):
-        work = Queue(int)
+        jobs = Queue(int)
         state = dict
 
         @action(read_only=True)
@@ -102,13 +102,13 @@ def test_the_hook_of_the_class_decides_with_everything_at_hand():
     url = f"/rivet/actors/{made.json()['id']}/"
     assert anonymous.get(url).status_code == 200
     assert anonymous.post(f"{url}actions/look/").json() == {"output": "seen"}
-    assert anonymous.post(f"{url}queues/work/", {"body": 1}, format="json").status_code == 401
+    assert anonymous.post(f"{url}queues/jobs/", {"body": 1}, format="json").status_code == 401
     assert anonymous.delete(url).status_code == 401
     assert asked == [
         (("a", "b"), True, "create", None),
         (("a", "b"), True, "get", None),
         (("a", "b"), True, "call", "look"),
-        (("a", "b"), True, "send", "work"),
+        (("a", "b"), True, "send", "jobs"),
         (("a", "b"), True, "destroy", None),
     ]
 
@@ -135,12 +135,12 @@ def test_the_setting_decides_for_all_classes_without_a_hook(anonymous, cart, set
 
 def test_creating_on_the_way_needs_the_permission_to_create(api):
     class Guarded(Actor):
-        work = Queue(int)
+        jobs = Queue(int)
 
         def has_permission(self, request, operation, name):
             return operation == "send"
 
-    url = "/rivet/send/guarded/work/"
+    url = "/rivet/send/guarded/jobs/"
     assert api.post(url, {"key": "k", "body": 1}, format="json").status_code == 403
     assert client.list(Guarded) == []
     client.create(Guarded, "k")
