@@ -106,10 +106,9 @@ class Core:
 
     @property
     def idle(self) -> bool:
-        """Nothing runs and nothing waits to be committed; at most there are actors at rest."""
-        return not (self._to_commit or self._in_flight or self._trials) and len(self._held) == len(
-            self._resting
-        )
+        """Nothing runs, nothing is ordered or waits to be committed; at most there are actors at rest."""
+        busy = self._to_commit or self._in_flight or self._trials or self._orders
+        return not busy and len(self._held) == len(self._resting)
 
     @property
     def next_timer(self) -> int | None:
@@ -400,8 +399,12 @@ class Core:
         if holding is None or holding.number != start.holding or start.seq not in holding.child_errands:
             return
         holding.child_errands.discard(start.seq)
+        unread = holding.ends_unread
+        holding.ends_unread = unread and bool(holding.child_errands)
         if end is None and child_id is not None:
             holding.children[start.seq] = child_id
+            if unread:
+                self._orders.child_looks.append((start.actor_id, [child_id]))
             self._settle(holding)
         elif end is not None:
             self._child_done(holding, start.seq, end)
@@ -434,8 +437,8 @@ class Core:
             holding = self._held.get(actor_id)
             if holding is not None and not holding.reloading:
                 self._feed(holding, lambda machine: machine.bell(self.now))
-                if holding.children:
-                    self._orders.child_looks.append((actor_id, list(holding.children.values())))
+                if (holding.children or holding.child_errands) and not holding.looking:
+                    self._look(holding, (), 0)
 
     def tick(self, now: int) -> None:
         """Time has passed."""
@@ -637,7 +640,7 @@ class Core:
             wanted = machine.wants_look()
             if wanted is not None:
                 holding.looking = True
-                self._orders.looks.append(Look(actor_id, *wanted, epoch=holding.claimed.epoch))
+                self._look(holding, *wanted)
         due = machine.next_due
         if due is not None and due <= self.now and not machine.over:
             # Due already (it was, when the actor was taken up): before it could be let go again.
@@ -657,6 +660,14 @@ class Core:
             self._evict()
         else:
             self._resting.pop(actor_id, None)
+
+    def _look(self, holding: Holding, names: tuple[str, ...] | None, limit: int) -> None:
+        """Read queues. That takes the actor's wakes away, and one may have told a child's end: read these after it."""
+        actor_id = holding.claimed.actor_id
+        self._orders.looks.append(Look(actor_id, names, limit, holding.claimed.epoch))
+        if holding.children:
+            self._orders.child_looks.append((actor_id, list(holding.children.values())))
+        holding.ends_unread = holding.ends_unread or bool(holding.child_errands)
 
     def _must_commit(self, holding: Holding) -> None:
         holding.next_item().must = True

@@ -132,6 +132,7 @@ class Holding:
         "conflicts",
         "deferred",
         "due",
+        "ends_unread",
         "looking",
         "machine",
         "number",
@@ -164,6 +165,8 @@ class Holding:
         #: Children whose end the workflow waits for, by the entry's seq; and orders that are being carried out.
         self.children: dict[int, UUID] = {}
         self.child_errands: set[int] = set()
+        #: A wake was taken away while children were being begun: it may have told the end of one of these.
+        self.ends_unread = False
         #: Reports that wait until the state change before them is committed.
         self.deferred: deque[tuple[StepToken, StepReport]] = deque()
         #: A change that is being merged, with the report it belongs to; None in the report: it is in ``sent``.

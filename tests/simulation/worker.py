@@ -16,7 +16,7 @@ from rivet_workflows.engine import Program
 from rivet_workflows.exceptions import ErrorInfo
 from rivet_workflows.records import Claimed, Commit, CommitItem, CommitResult, Release, StateWrite
 from rivet_workflows.worker.core import Core, CoreLimits
-from rivet_workflows.worker.orders import Effects, ErrorEvent, StateChange, StepReport, StepStart
+from rivet_workflows.worker.orders import ChildStart, Effects, ErrorEvent, StateChange, StepReport, StepStart
 from rivet_workflows.worker.state import Conflict, prepare
 
 from .memory import MemoryStore
@@ -85,6 +85,9 @@ class SimWorker:
         self.cancelled: list[Any] = []
         self.calls: list[tuple[UUID, str]] = []
         self.unreleased: list[Release] = []
+        #: Orders about children, for tests to answer: there are none in simulations.
+        self.children: list[ChildStart] = []
+        self.child_looks: list[tuple[UUID, list[UUID]]] = []
 
     def claim(self) -> int:
         claimed, _ = self.store.claim(self.id, self.types, self.core.room)
@@ -112,6 +115,8 @@ class SimWorker:
             core.committed(self.commit([item]), store.now())
             del token
         self.attempts += orders.starts
+        self.children += orders.children
+        self.child_looks += orders.child_looks
         self.cancelled += orders.cancels
         gone = set(orders.cancels)
         self.attempts = [start for start in self.attempts if start.token not in gone]

@@ -11,7 +11,7 @@ from rivet_workflows import codec
 from rivet_workflows.engine import Limits, Program
 from rivet_workflows.records import Blocked, Claimed, Lifecycle
 from rivet_workflows.worker.core import CoreLimits
-from rivet_workflows.worker.orders import StepReport
+from rivet_workflows.worker.orders import ChildEnd, ChildStart, StepReport
 from tests.simulation.memory import MemoryStore
 from tests.simulation.worker import SimWorker
 
@@ -388,3 +388,65 @@ def test_actors_that_wait_to_be_tried_apart_are_handed_back_by_a_stop():
     last = world.worker()
     last.until_idle()
     assert [world.output(a) for a in actors] == [3] * 5
+
+
+# -- children
+
+
+def begun(worker: SimWorker, start: ChildStart, child: uuid.UUID) -> None:
+    """The shell's answer: the child is there, and its end will wake the parent."""
+    worker.core.child_begun(start, child, None, worker.store.now())
+
+
+def told(worker: SimWorker, actor: uuid.UUID, child: uuid.UUID) -> None:
+    worker.core.children_ended(actor, {child: ChildEnd(True, output="7")}, worker.store.now())
+
+
+async def parent(ctx: Any) -> Any:
+    return await ctx.child("child", "test", "c")
+
+
+async def parent_or_message(ctx: Any) -> Any:
+    async def child(b: Any) -> Any:
+        return await b.child("child", "test", "c")
+
+    async def message(b: Any) -> Any:
+        return (await b.queue.next("wait", names=["go"])).body
+
+    return (await ctx.race("first", child=child, message=message)).value
+
+
+@pytest.mark.parametrize("run", [parent, parent_or_message])
+def test_a_child_that_ends_while_its_parent_still_hears_of_its_beginning_is_not_missed(run: Any) -> None:
+    world, child = World(run), uuid.UUID(int=9)
+    worker, actor = world.worker(), world.actor()
+    worker.claim()
+    worker.settle()
+    (start,) = worker.children
+    worker.core.rung([actor], world.time)
+    worker.settle()  # its wake is gone now
+    begun(worker, start, child)
+    worker.settle()
+    assert worker.child_looks == [(actor, [child])]
+    told(worker, actor, child)
+    worker.settle()
+    assert world.output(actor) == 7
+
+
+@pytest.mark.parametrize("run", [parent, parent_or_message])
+def test_whatever_takes_a_parents_wake_away_reads_how_its_children_are(run: Any) -> None:
+    world, child = World(run), uuid.UUID(int=9)
+    worker, actor = world.worker(), world.actor()
+    worker.claim()
+    worker.settle()
+    begun(worker, worker.children[0], child)
+    worker.settle()
+    assert worker.core.idle
+    worker.child_looks.clear()
+    world.store._wake(actor)
+    worker.core.rung([actor], world.time)
+    assert not worker.core.idle
+    worker.settle()
+    assert worker.core.idle
+    assert worker.child_looks == [(actor, [child])]
+    assert not world.store.due_wakes_of_held(worker.id)
