@@ -70,6 +70,15 @@ def test_wakes_go_with_the_look_and_only_those_due(store: Store, claimed: Claims
     assert Timer.objects.filter(actor_id=two.actor_id).count() == 1
 
 
+def test_a_look_for_no_queue_takes_the_wakes_away_and_nothing_else(store: Store, claimed: Claims) -> None:
+    one, two = claimed(2)
+    store.send([Outgoing(one.actor_id, "q", "1")])
+    looks = [Look(one.actor_id, (), 0, one.epoch), Look(two.actor_id, ("q",), epoch=two.epoch)]
+    assert [bodies(looked) for looked in store.look(looks)] == [[], []]
+    assert not Timer.objects.filter(actor_id=one.actor_id).exists()
+    assert bodies(store.look([Look(one.actor_id, ("q",))])[0]) == ["1"]
+
+
 def test_many_queues_of_one_actor(store: Store, claimed: Claims) -> None:
     (c,) = claimed()
     store.send([Outgoing(c.actor_id, f"q{n % 40}", str(n)) for n in range(120)])
