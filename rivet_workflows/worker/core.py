@@ -396,18 +396,13 @@ class Core:
         """A child is there and waited for, or has ended already (or could not be created)."""
         self._at(now)
         holding = self._held.get(start.actor_id)
-        if holding is None or holding.number != start.holding or start.seq not in holding.child_errands:
+        if holding is None or holding.number != start.holding or not holding.children.knows(start.seq):
             return
-        holding.child_errands.discard(start.seq)
-        unread = holding.ends_unread
-        holding.ends_unread = unread and bool(holding.child_errands)
-        if end is None and child_id is not None:
-            holding.children[start.seq] = child_id
-            if unread:
-                self._orders.child_looks.append((start.actor_id, [child_id]))
-            self._settle(holding)
-        elif end is not None:
+        if end is not None:
             self._child_done(holding, start.seq, end)
+        elif child_id is not None:
+            self._read_ends(holding, holding.children.begun(start.seq, child_id))
+            self._settle(holding)
 
     def children_ended(self, actor_id: UUID, ends: Mapping[UUID, ChildEnd], now: int) -> None:
         """Those of an actor's children that are over, as :attr:`Orders.child_looks` asked."""
@@ -415,12 +410,16 @@ class Core:
         holding = self._held.get(actor_id)
         if holding is None or holding.reloading:
             return
-        for seq, child_id in list(holding.children.items()):
-            if child_id in ends and self._held.get(actor_id) is holding:
-                del holding.children[seq]
+        for seq, child_id in holding.children.of(ends):
+            if self._held.get(actor_id) is holding:
                 self._child_done(holding, seq, ends[child_id])
 
+    def _read_ends(self, holding: Holding, child_ids: list[UUID]) -> None:
+        if child_ids:
+            self._orders.child_looks.append((holding.claimed.actor_id, child_ids))
+
     def _child_done(self, holding: Holding, seq: int, end: ChildEnd) -> None:
+        holding.children.ended(seq)
         self._feed(holding, lambda machine: machine.child_done(seq, end.ok, end.output, end.error, self.now))
 
     def rolled_back(self, actor_id: UUID, entries: Sequence[Entry], now: int) -> None:
@@ -437,7 +436,7 @@ class Core:
             holding = self._held.get(actor_id)
             if holding is not None and not holding.reloading:
                 self._feed(holding, lambda machine: machine.bell(self.now))
-                if (holding.children or holding.child_errands) and not holding.looking:
+                if holding.children and not holding.looking:
                     self._look(holding, (), 0)
 
     def tick(self, now: int) -> None:
@@ -522,7 +521,7 @@ class Core:
                 self._orders.starts.append(holding.start(order))
         for child in sent.children:
             if child.seq in holding.machine.calls and not self.stopping:
-                holding.child_errands.add(child.seq)
+                holding.children.begin(child.seq)
                 self._orders.children.append(
                     ChildStart(item.actor_id, child.seq, holding.number, child.actor, child.key, child.input)
                 )
@@ -662,12 +661,9 @@ class Core:
             self._resting.pop(actor_id, None)
 
     def _look(self, holding: Holding, names: tuple[str, ...] | None, limit: int) -> None:
-        """Read queues. That takes the actor's wakes away, and one may have told a child's end: read these after it."""
-        actor_id = holding.claimed.actor_id
-        self._orders.looks.append(Look(actor_id, names, limit, holding.claimed.epoch))
-        if holding.children:
-            self._orders.child_looks.append((actor_id, list(holding.children.values())))
-        holding.ends_unread = holding.ends_unread or bool(holding.child_errands)
+        """Read queues. That takes the actor's wakes away, one of which may have told a child's end."""
+        self._orders.looks.append(Look(holding.claimed.actor_id, names, limit, holding.claimed.epoch))
+        self._read_ends(holding, holding.children.wakes_go())
 
     def _must_commit(self, holding: Holding) -> None:
         holding.next_item().must = True

@@ -11,11 +11,11 @@ from __future__ import annotations
 import json
 from collections import deque
 from dataclasses import dataclass, field
-from uuid import UUID
 
 from rivet_workflows.engine import Machine, Turn
 from rivet_workflows.engine.turn import ChildOrder, Failure, StepOrder
 from rivet_workflows.records import Claimed, CommitItem, Finish, Outgoing
+from rivet_workflows.worker.childwatch import ChildWatch
 from rivet_workflows.worker.orders import Effects, ErrorEvent, StateChange, StepReport, StepStart, StepToken
 
 
@@ -124,7 +124,6 @@ class Holding:
         "busy_until",
         "busy_wait",
         "change_waits",
-        "child_errands",
         "children",
         "claimed",
         "code",
@@ -132,7 +131,6 @@ class Holding:
         "conflicts",
         "deferred",
         "due",
-        "ends_unread",
         "looking",
         "machine",
         "number",
@@ -162,11 +160,7 @@ class Holding:
         self.atomic: StepToken | None = None
         #: How often atomic steps of it lost their state to an action.
         self.conflicts = 0
-        #: Children whose end the workflow waits for, by the entry's seq; and orders that are being carried out.
-        self.children: dict[int, UUID] = {}
-        self.child_errands: set[int] = set()
-        #: A wake was taken away while children were being begun: it may have told the end of one of these.
-        self.ends_unread = False
+        self.children = ChildWatch()
         #: Reports that wait until the state change before them is committed.
         self.deferred: deque[tuple[StepToken, StepReport]] = deque()
         #: A change that is being merged, with the report it belongs to; None in the report: it is in ``sent``.
@@ -213,7 +207,7 @@ class Holding:
             and self.sent is None
             and not self.active
             and not self.deferred
-            and not self.child_errands
+            and not self.children.beginning
             and self.change_waits is None
             and not self.looking
             and not self.reloading

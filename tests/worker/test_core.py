@@ -450,3 +450,17 @@ def test_whatever_takes_a_parents_wake_away_reads_how_its_children_are(run: Any)
     assert worker.core.idle
     assert worker.child_looks == [(actor, [child])]
     assert not world.store.due_wakes_of_held(worker.id)
+
+
+def test_an_end_that_is_heard_of_late_counts_though_the_child_is_known_to_have_begun() -> None:
+    """Two orders for one child: its parent was made again from what is stored while the first was carried out."""
+    world, child = World(parent), uuid.UUID(int=9)
+    worker, actor = world.worker(), world.actor()
+    worker.claim()
+    worker.settle()
+    (start,) = worker.children
+    begun(worker, start, child)
+    worker.core.child_begun(start, child, ChildEnd(True, output="7"), world.time)
+    begun(worker, start, child)
+    worker.settle()
+    assert world.output(actor) == 7

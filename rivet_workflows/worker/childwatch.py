@@ -1,0 +1,63 @@
+"""Whose ends one held actor waits for (``ctx.child``), and which of these must still be read. Pure bookkeeping.
+
+A child's end leaves a wake for its parent; a look into the parent's queues takes it away again. So the rule: whatever
+takes wakes away reads the ends after it (:meth:`ChildWatch.wakes_go`). That includes children that are just being
+begun on another thread: their watch may be in the database, and their end too, before the core hears of the beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from uuid import UUID
+
+
+class ChildWatch:
+    """The children of one actor, by the ``seq`` of their entries."""
+
+    __slots__ = ("_beginning", "_begun", "_unread")
+
+    def __init__(self) -> None:
+        #: Orders that are being carried out.
+        self._beginning: set[int] = set()
+        #: Children that are there and whose end wakes the parent.
+        self._begun: dict[int, UUID] = {}
+        #: A wake was taken away while children were being begun: it may have told the end of one of these.
+        self._unread = False
+
+    def __bool__(self) -> bool:
+        return bool(self._beginning or self._begun)
+
+    @property
+    def beginning(self) -> bool:
+        """Orders are being carried out: the actor must not be let go before they are."""
+        return bool(self._beginning)
+
+    def begin(self, seq: int) -> None:
+        """Its order goes out."""
+        self._beginning.add(seq)
+
+    def knows(self, seq: int) -> bool:
+        """Is this one still waited for?"""
+        return seq in self._beginning or seq in self._begun
+
+    def begun(self, seq: int, child_id: UUID) -> list[UUID]:
+        """It is there, and its end will leave a wake. Returns the children whose ends to read now."""
+        self._beginning.discard(seq)
+        self._begun[seq] = child_id
+        unread, self._unread = self._unread, self._unread and bool(self._beginning)
+        return [child_id] if unread else []
+
+    def ended(self, seq: int) -> None:
+        """Its end is known."""
+        self._beginning.discard(seq)
+        self._begun.pop(seq, None)
+        self._unread = self._unread and bool(self._beginning)
+
+    def wakes_go(self) -> list[UUID]:
+        """The actor's wakes are about to be taken away. Returns the children whose ends to read after that."""
+        self._unread = self._unread or bool(self._beginning)
+        return list(self._begun.values())
+
+    def of(self, child_ids: Container[UUID]) -> list[tuple[int, UUID]]:
+        """Entries that wait for these children."""
+        return [(seq, child_id) for seq, child_id in self._begun.items() if child_id in child_ids]
