@@ -134,12 +134,11 @@ def stay_up(table: Table, site: Site, payments_url: str, password: str, worker: 
         f"  Code      demo_project/shop/actors.py\n"
     )
     while True:
-        time.sleep(0.5)
         assert worker.child is not None
-        if not worker.child.alive:
-            time.sleep(1)  # long enough to see the orders stand still
-            worker.revive()
-            table.say(f"The worker was killed; process {worker.child.process.pid} goes on in its place.")
+        worker.child.process.wait()
+        time.sleep(1)  # for whoever watches: long enough to see the orders stand still
+        worker.revive()
+        table.say(f"The worker was killed; process {worker.child.process.pid} goes on in its place.")
 
 
 def environment(var: Path, database_url: str, password: str) -> dict[str, str]:

@@ -111,7 +111,7 @@ class ErrorInfo:
                 text = f"<traceback cannot be shown: {type(broken).__name__}>"
         try:
             own = {k: v for k, v in vars(exc).items() if not k.startswith("_") and isinstance(v, _PRIMITIVES)}
-        except Exception:
+        except Exception:  # a __dict__ of the class's own making: the record does without
             own = {}
         metadata = getattr(exc, "metadata", None)
         if isinstance(metadata, Mapping):

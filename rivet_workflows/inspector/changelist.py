@@ -30,6 +30,17 @@ __all__ = ["ActorChangeList", "LifecycleFilter", "NameFilter", "WorkerChangeList
 OLDER, NEWER = "older", "newer"
 
 
+def _uuid(text: str | None) -> UUID | None:
+    try:
+        return UUID(text) if text else None
+    except ValueError:
+        return None
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text and text.isdecimal() and len(text) < 19 else None
+
+
 class UncountedPaginator(Paginator):  # type: ignore[type-arg]  # generic for type checkers alone
     """One page of what was found: there is no count to divide by."""
 
@@ -44,10 +55,8 @@ class KeysetChangeList(ChangeList):
     older_link: str | None = None
     first_link: str | None = None
 
-    @staticmethod
-    def parse(text: str | None) -> Any:
-        """The id in an address; None for nonsense."""
-        raise NotImplementedError
+    #: The id in an address; None for nonsense. Each table has its own kind of id.
+    parse: staticmethod[[str | None], Any]
 
     def prepare(self, page: list[Any]) -> None:
         """Add to the rows of the page what their columns show."""
@@ -99,9 +108,7 @@ class KeysetChangeList(ChangeList):
 class ActorChangeList(KeysetChangeList):
     """Actors, the youngest first: their ids grow with time."""
 
-    @staticmethod
-    def parse(text: str | None) -> UUID | None:
-        return _uuid(text)
+    parse = staticmethod(_uuid)
 
     def prepare(self, page: list[Any]) -> None:
         """One query for the page, in which a position that is too long to be worth it is left out."""
@@ -114,9 +121,7 @@ class ActorChangeList(KeysetChangeList):
 class WorkerChangeList(KeysetChangeList):
     """Workers, the last started first."""
 
-    @staticmethod
-    def parse(text: str | None) -> int | None:
-        return int(text) if text and text.isdecimal() and len(text) < 19 else None
+    parse = staticmethod(_number)
 
     def prepare(self, page: list[Any]) -> None:
         counts, complete = reads.held_by([worker.id for worker in page])
@@ -210,10 +215,3 @@ def _begins(start: str) -> Q:
             continue
         condition |= Q(key__startswith=stored.removesuffix('"]'))
     return condition or Q(pk__in=[])
-
-
-def _uuid(text: str | None) -> UUID | None:
-    try:
-        return UUID(text) if text else None
-    except ValueError:
-        return None

@@ -82,7 +82,9 @@ def mend(*, ask: bool) -> None:
             elif (ask or connection.errors_occurred) and not connection.is_usable():
                 connection.close()
             connection.errors_occurred = False
-        except Exception:
+        except (
+            Exception
+        ):  # a connection that cannot even be asked is as good as none: the next use opens a new one
             drop(connection.alias)
 
 
