@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -94,7 +95,7 @@ def test_failures_show_the_histories(tmp_path):
     plugins = ("-p", "pytest_django.plugin", "-p", "xdist.plugin", "-n", "2")
     done = run(tmp_path, *plugins, DJANGO_SETTINGS_MODULE="tests.settings")
     assert "2 failed, 10 passed" in done.stdout, done.stdout + done.stderr
-    assert done.stdout.count("rivet histories") == 2
+    assert len(re.findall(r"^(-+ |E +)rivet histories", done.stdout, re.MULTILINE)) == 2
     for key in ("o-1", "o-2"):
         assert f'order "{key}": sleeping' in done.stdout
     assert 'never came true: fail of step "misspelt"' in done.stdout
