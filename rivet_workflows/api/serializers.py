@@ -228,7 +228,12 @@ def entry_body(entry: HistoryEntry) -> dict[str, Any]:
         "kind": entry.kind,
         "status": entry.status,
         "attempts": [
-            {"started_at": _time(a.started_at), "done_at": _time(a.done_at), "error": _error(a.error)}
+            {
+                "started_at": _time(a.started_at),
+                "done_at": _time(a.done_at),
+                "error": _error(a.error),
+            }
+            | ({"reruns": a.reruns} if a.reruns else {})
             for a in entry.attempts
         ],
         "input": _input(entry.input_text),

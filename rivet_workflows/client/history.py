@@ -31,11 +31,16 @@ _BRANCHING = frozenset({Kind.JOIN, Kind.RACE, Kind.MAP})
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt of a step that has ended; ``error`` is None where it succeeded."""
+    """One attempt of a step that has ended; ``error`` is None where it succeeded.
+
+    ``reruns``: times that it was rolled back and its function called again, because the actor was changed meanwhile;
+    only an ``atomic`` step's is, and that counts as no attempt.
+    """
 
     started_at: datetime | None
     done_at: datetime | None
     error: ErrorInfo | None
+    reruns: int = 0
 
 
 @dataclass(frozen=True)
@@ -196,6 +201,7 @@ def _attempts(recorded: Iterable[Sequence[Any]]) -> list[Attempt]:
             from_micros_or_none(started),
             from_micros_or_none(done),
             None if error is None else ErrorInfo.from_dict(error),
+            *reruns,
         )
-        for started, done, error in recorded
+        for started, done, error, *reruns in recorded
     ]

@@ -166,14 +166,14 @@ class StepCall(Call):
         machine.turn.dirty = True
         attempt = rec["a"]
         if result.ok:
-            if rec.get("x"):
-                self._note_attempt(None)
+            if rec.get("x") or result.reruns:
+                self._note_attempt(None, result.reruns)
             self.result = result
             machine.turn.must_commit |= not self.options.ephemeral
             machine.tasks.live.append(self)
             return
         error = result.error or ErrorInfo("Exception", "the step failed")
-        self._note_attempt(error)
+        self._note_attempt(error, result.reruns)
         kind = self._terminal_kind(result, error)
         machine.turn.must_commit = True
         options = self.options
@@ -198,14 +198,14 @@ class StepCall(Call):
         entry.error = json.dumps(failure_record(exc))
         machine.tasks.live.append(self)
 
-    def _note_attempt(self, error: ErrorInfo | None) -> None:
+    def _note_attempt(self, error: ErrorInfo | None, reruns: int) -> None:
         rec, shown = self.rec, self.scope.machine.limits.attempts_shown
         assert rec is not None
         past = rec.setdefault("x", [])
         shown_error = error.to_dict() if error else None
         if shown_error and len(shown_error["traceback"]) > _TRACEBACK_SHOWN:
             shown_error["traceback"] = "…" + shown_error["traceback"][-_TRACEBACK_SHOWN:]
-        past.append([rec["u"], self.scope.machine.now, shown_error])
+        past.append([rec["u"], self.scope.machine.now, shown_error, *([reruns] if reruns else [])])
         if len(past) > shown:
             del past[shown // 4]
 

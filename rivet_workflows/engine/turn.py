@@ -24,6 +24,7 @@ class StepResult(Protocol):
     error: ErrorInfo | None
     timed_out: bool
     conflict: bool
+    reruns: int
 
 
 @dataclass(slots=True)

@@ -30,6 +30,8 @@ class Attempt:
     started_at: Moment | None
     took: str
     error: Failure | None
+    #: Times that it was rolled back and has run again (an atomic step).
+    reruns: int = 0
 
 
 @dataclass(slots=True)
@@ -233,13 +235,14 @@ def _note(stored: str | None) -> Any:
 
 def _attempts(recorded: Any) -> list[Attempt]:
     shown = []
-    for number, (started, done, error) in enumerate(recorded, 1):
+    for number, (started, done, error, *reruns) in enumerate(recorded, 1):
         shown.append(
             Attempt(
                 number,
                 moment(started),
                 span(done - started) if started and done else "",
                 failure_of(error) if isinstance(error, dict) else None,
+                *reruns,
             )
         )
     return shown

@@ -96,6 +96,7 @@ class HereWorker:
         self._env = StepEnvironment(
             catalog=registry.get,
             load_state=self._store.load_state,
+            lock_state=self._store.lock_state,
             now=clock.now,
             vars=self._vars,
             client=StepClient,

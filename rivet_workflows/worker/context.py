@@ -47,6 +47,8 @@ class StepEnvironment:
     #: The stored state of an actor, ``(version, text)``; a query on the calling thread's connection. No text: the
     #: actor is older than its state.
     load_state: Callable[[UUID], tuple[int, str | None]]
+    #: The same, and nobody else changes it until the transaction ends: for atomic steps, which have one open.
+    lock_state: Callable[[UUID], tuple[int, str | None]]
     #: The database's time, epoch microseconds, never ahead of it.
     now: Callable[[], int]
     #: The ``vars`` of the holding that a step belongs to; made at first touch.
@@ -349,13 +351,14 @@ class StepContext:
     def _load(self) -> _LoadedState:
         if self._loaded is None:
             self._require_state()
-            version, text = self._stored_state()
+            version, text = self._stored_state(lock=self._start.lock_state)
             self._loaded = _LoadedState(version, text, self._migrated(codec.loads(text)))
         return self._loaded
 
-    def _stored_state(self) -> tuple[int, str]:
+    def _stored_state(self, *, lock: bool = False) -> tuple[int, str]:
+        read = self._env.lock_state if lock else self._env.load_state
         with guard.outside_the_loop():
-            version, text = self._env.load_state(self.actor_id)
+            version, text = read(self.actor_id)
         return version, self._encode_state(self.actor_type.initial_state()) if text is None else text
 
     def _state_change(self) -> StateChange | None:
@@ -376,7 +379,8 @@ class StepContext:
         )
 
     def _updates_alone(self) -> StateChange:
-        version, text = self._stored_state()
+        # An atomic step is about to commit: for this last instant it may hold the row, and need not run again.
+        version, text = self._stored_state(lock=self._start.options.atomic)
         return StateChange(None, None, None, self._updates, StateWrite(version, self._updated(text)))
 
     def _updated(self, text: str) -> str:

@@ -306,6 +306,7 @@ class Core:
             holding.restarts.append(token)
             return
         start = holding.started[token.seq, token.attempt]
+        start.reruns += 1
         start.lock_state = holding.conflicts >= _CONFLICTS
         self._orders.starts.append(start)
 
@@ -332,6 +333,9 @@ class Core:
 
     def _tell(self, holding: Holding, token: StepToken, report: StepReport) -> None:
         holding.active.pop((token.seq, token.attempt), None)
+        started = holding.started.get((token.seq, token.attempt))
+        if started is not None:
+            report.reruns = started.reruns
         effects = report.effects
         if effects is not None and effects.completes:
             holding.machine.completed_in_step([message for message, _ in effects.completes])

@@ -46,6 +46,8 @@ class StepStart:
     is_rollback: bool = False
     #: Retries left after this attempt, for ``step.log`` and error events.
     remaining_retries: int = 0
+    #: Times that an atomic attempt was rolled back and has run again, which counts as no attempt.
+    reruns: int = 0
     #: An atomic step that lost its state to actions several times: lock the state at its first touch.
     lock_state: bool = False
 
@@ -90,6 +92,8 @@ class StepReport:
     timed_out: bool = False
     #: The state change lost against an action's (D-13).
     conflict: bool = False
+    #: Times that the attempt, of an atomic step, was rolled back and has run again before it ended so.
+    reruns: int = 0
     #: The attempt did not run to an end because the worker stops: hand it back, count nothing.
     abandoned: bool = False
     effects: Effects | None = None

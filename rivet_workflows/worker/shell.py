@@ -24,6 +24,7 @@ from rivet_workflows import codec, keys
 from rivet_workflows.client.actions import run_hook
 from rivet_workflows.conf import settings
 from rivet_workflows.engine import Program
+from rivet_workflows.exceptions import ActorBusy, ActorNotFound
 from rivet_workflows.records import Claimed, Commit, CommitItem, CommitResult
 from rivet_workflows.registry import ActorType, registry
 from rivet_workflows.store import bells, get_store
@@ -120,6 +121,7 @@ class Worker:
         self._env = StepEnvironment(
             catalog=registry.get,
             load_state=self._load_state,
+            lock_state=self._lock_state,
             now=self._time.now,
             vars=self._vars,
             client=StepClient,
@@ -172,6 +174,14 @@ class Worker:
 
     def _commit_atomic(self, item: CommitItem) -> CommitResult:
         """In the open transaction of an atomic step; waits for locked rows, as nothing else would come of waiting."""
+        if item.state is not None:
+            # The state before the run, as an action that broadcasts locks them: else each could wait for the other.
+            try:
+                self._lock_state(item.actor_id)
+            except ActorBusy:
+                return CommitResult(item.actor_id, Commit.BUSY)
+            except ActorNotFound:
+                return CommitResult(item.actor_id, Commit.STALE)
         (result,) = self._store.commit_group([item], wait=True)
         return result
 
@@ -349,6 +359,10 @@ class Worker:
                 raise
             drop(self._store.alias)
             return self._store.load_state(actor_id)
+
+    def _lock_state(self, actor_id: UUID) -> tuple[int, str | None]:
+        """On a step's thread, in the transaction of an atomic step."""
+        return self._store.lock_state(actor_id, settings.ACTION_LOCK_TIMEOUT)
 
     def _exhausted(self) -> None:
         logger.critical(

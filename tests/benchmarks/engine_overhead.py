@@ -31,6 +31,7 @@ class Done:
     error: ErrorInfo | None = None
     timed_out: bool = False
     conflict: bool = False
+    reruns: int = 0
 
 
 def work(_step: Any) -> int:

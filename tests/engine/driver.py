@@ -34,6 +34,7 @@ class Result:
     error: ErrorInfo | None = None
     timed_out: bool = False
     conflict: bool = False
+    reruns: int = 0
 
 
 def call(function: Any, args: Any, kwargs: Any) -> Any:

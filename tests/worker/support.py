@@ -41,6 +41,7 @@ def environment(states: States | None = None, **more: Any) -> StepEnvironment:
     given: dict[str, Any] = {
         "catalog": registry.get,
         "load_state": (states or States()).load,
+        "lock_state": (states or States()).load,
         "now": lambda: 1_700_000_000_000_000,
         "vars": VarsTable(),
         "client": StepClient,

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 from django.db import connections, transaction
 
-from rivet_workflows import Actor, action, client
+from rivet_workflows import Actor, ActorBusy, Event, action, client
 from rivet_workflows.conf import settings
 from tests import sidedb
 from tests.sidedb import SideDatabase
-from tests.worker.test_shell import Workers, workers
+from tests.worker.test_shell import Workers, until, workers
 
 __all__ = ["workers"]
 pytestmark = sidedb.both
@@ -137,12 +138,155 @@ def test_an_action_meanwhile_makes_the_step_run_again_which_is_no_attempt(
     handle.result()
     assert booked() == ["room"]
     assert handle.call("get") == {"booked": 31}
-    assert len(handle.history()[0].attempts) == 1
+    (attempt,) = handle.history()[0].attempts
+    assert attempt.reruns == 3
+
+
+def test_a_step_that_loses_to_actions_five_times_locks_the_state(
+    side: SideDatabase, workers: Workers, settings: Any
+):
+    if side.store.vendor == "sqlite":
+        pytest.skip("SQLite has one writer: an action waits for the atomic step")
+    settings.RIVET_WORKFLOWS |= {"ACTION_LOCK_TIMEOUT": 0.1}
+    waited: list[str] = []
+
+    class BesiegedBooker(Actor):
+        state = {"booked": 0}
+
+        async def run(self, ctx: Any) -> None:
+            await ctx.step("book", besieged, atomic=True)
+
+        @action
+        def bump(self, c: Any) -> None:
+            c.state["booked"] += 10
+
+        @action(read_only=True)
+        def get(self, c: Any) -> Any:
+            return c.state
+
+    def bump() -> None:
+        try:
+            client.get(BesiegedBooker, "1").call("bump")
+        except ActorBusy as busy:
+            waited.append(str(busy))
+
+    def besieged(step: Any) -> None:
+        book(step, "room")
+        in_another_thread(bump)
+
+    handle = client.create(BesiegedBooker, "1")
+    workers.run_dry()
+    handle.result()
+    assert booked() == ["room"]
+    assert handle.call("get") == {"booked": 51}
+    assert len(waited) == 1
+    (attempt,) = handle.history()[0].attempts
+    assert attempt.reruns == 5
+
+
+def test_an_update_of_an_atomic_step_is_applied_under_the_lock_and_never_makes_it_run_again(
+    side: SideDatabase, workers: Workers, settings: Any
+):
+    if side.store.vendor == "sqlite":
+        pytest.skip("SQLite has one writer: an action waits for the atomic step")
+    settings.RIVET_WORKFLOWS |= {"ACTION_LOCK_TIMEOUT": 0.1}
+    calls: list[str] = []
+
+    class UpdatingBooker(Actor):
+        state = {"booked": 0}
+
+        async def run(self, ctx: Any) -> None:
+            await ctx.step("book", updating, atomic=True)
+
+        @action
+        def bump(self, c: Any) -> None:
+            c.state["booked"] += 10
+
+        @action(read_only=True)
+        def get(self, c: Any) -> Any:
+            return c.state
+
+    def bump() -> None:
+        try:
+            client.get(UpdatingBooker, "1").call("bump")
+        except ActorBusy:
+            calls.append("busy")
+
+    def add(state: Any) -> None:
+        in_another_thread(bump)
+        state["booked"] += 1
+
+    def updating(step: Any) -> None:
+        calls.append("step")
+        in_another_thread(lambda: client.get(UpdatingBooker, "1").call("bump"))
+        step.update(add)
+
+    handle = client.create(UpdatingBooker, "1")
+    workers.run_dry()
+    handle.result()
+    assert calls == ["step", "busy"]
+    assert handle.call("get") == {"booked": 11}
+    assert handle.history()[0].attempts[0].reruns == 0
+
+
+def test_an_action_that_broadcasts_and_an_atomic_step_do_not_wait_for_each_other(
+    side: SideDatabase, workers: Workers
+):
+    if side.store.vendor != "postgresql":
+        pytest.skip("rows that are waited for are seen on PostgreSQL")
+    actions: list[threading.Thread] = []
+    failures: list[Exception] = []
+    holds = threading.Event()
+
+    class LoudBooker(Actor):
+        state = {"booked": 0}
+        bumped = Event(int)
+
+        async def run(self, ctx: Any) -> None:
+            await ctx.step("book", loud, atomic=True)
+
+        @action
+        def bump(self, c: Any) -> None:
+            c.state["booked"] += 10
+            holds.set()
+            # Should each wait for the other, it is this one that finds out.
+            execute("SET LOCAL deadlock_timeout = '1ms'")
+            waiting = (
+                "SELECT 1 FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY(pg_blocking_pids(pid))"
+            )
+            until(lambda: execute(waiting))
+            c.broadcast("bumped", 10)
+
+        @action(read_only=True)
+        def get(self, c: Any) -> Any:
+            return c.state
+
+    def bump() -> None:
+        try:
+            client.get(LoudBooker, "1").call("bump")
+        except Exception as error:
+            failures.append(error)
+        finally:
+            holds.set()
+            connections.close_all()
+
+    def loud(step: Any) -> None:
+        book(step, "room")
+        if not actions:
+            actions.append(threading.Thread(target=bump))
+            actions[0].start()
+            holds.wait(20)
+
+    handle = client.create(LoudBooker, "1")
+    workers.run_dry()
+    handle.result()
+    actions[0].join(20)
+    assert failures == []
+    assert handle.call("get") == {"booked": 11}
+    assert booked() == ["room"]
 
 
 def in_another_thread(function: Any) -> None:
-    import threading
-
     def call() -> None:
         try:
             function()
