@@ -66,6 +66,26 @@ class ChildVerbs(StoreBase):
                 del found[actor_id]
         return found
 
+    def read_ends(self, parent_id: UUID, child_ids: Sequence[UUID]) -> dict[UUID, Ending]:
+        """How those of these children that are over have ended; the end of each of the others will wake ``parent_id``.
+
+        They are registered as waited for, except where one ended, which took that away, and runs again (``recover``):
+        it is registered anew.
+        """
+        ends = self.endings(child_ids)
+        left = [child_id for child_id in child_ids if child_id not in ends]
+        if left:
+            waited_for = set(
+                Waiter.objects.using(self.alias)
+                .filter(parent_id=parent_id, child_id__in=left)
+                .values_list("child_id", flat=True)
+            )
+            for child_id in left:
+                ended = None if child_id in waited_for else self.watch(parent_id, child_id)
+                if ended is not None:
+                    ends[child_id] = ended
+        return ends
+
     def wake_waiters(self, child_ids: Iterable[UUID]) -> list[UUID]:
         """Wake whoever waits for these actors, whose end is written in this transaction; the actors woken."""
         waiters = Waiter.objects.using(self.alias).filter(child_id__in=list(child_ids))

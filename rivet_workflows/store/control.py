@@ -17,6 +17,7 @@ from django.db.models import Q
 from rivet_workflows.exceptions import ActorNotFound
 from rivet_workflows.models import Actor, History, Message, Run, Timer
 from rivet_workflows.records import Blocked, Entry, Lifecycle, Prune, TimerKind
+from rivet_workflows.store import bells
 from rivet_workflows.store.base import StoreBase
 from rivet_workflows.store.children import ChildVerbs
 from rivet_workflows.store.reads import run_row
@@ -75,7 +76,7 @@ class ControlVerbs(ChildVerbs, StateVerbs, StoreBase):
         if cold:
             Actor.objects.using(self.alias).filter(id=run.actor_id).update(**cold)
         if edit.blocked is Blocked.OVER:
-            self.wake_waiters([run.actor_id])
+            bells.ring(self.alias, self.wake_waiters([run.actor_id]))
         if edit.wake:
             Timer.objects.using(self.alias).create(
                 actor_id=run.actor_id, type_id=run.type_id, kind=int(TimerKind.CONTROL), due=self.clock.now()

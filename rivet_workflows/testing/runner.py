@@ -81,7 +81,7 @@ class Atomics(Protocol):
     def commit(self, item: CommitItem) -> CommitResult:
         """Write it, in the open transaction."""
 
-    def committed(self, result: CommitResult) -> None:
+    def committed(self, token: StepToken, result: CommitResult) -> None:
         """What became of it, once the transaction is over."""
 
 
@@ -257,7 +257,7 @@ class HereRunner:
         if result is not None:
             if result.outcome is Commit.OK and self._rules.take(start, "after_commit"):
                 raise WorkerDied
-            self._atomics.committed(result)
+            self._atomics.committed(start.token, result)
 
     def _returned(self, attempt: _Attempt, value: Any) -> None:
         failure = self._rules.take(attempt.start, "fail_after")

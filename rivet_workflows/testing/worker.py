@@ -309,9 +309,9 @@ class HereWorker:
         (result,) = self._store.commit_group([item], wait=True)
         return result
 
-    def committed(self, result: CommitResult) -> None:
+    def committed(self, token: StepToken, result: CommitResult) -> None:
         """Told to the core when it listens again."""
-        self._inbox.committed(result)
+        self._inbox.committed(token, result)
 
     # -- making a worker
 

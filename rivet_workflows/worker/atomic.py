@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import connections, transaction
 
 from rivet_workflows.records import Commit, CommitItem, CommitResult
-from rivet_workflows.worker.orders import StepReport
+from rivet_workflows.worker.orders import StepReport, StepToken
 
 if TYPE_CHECKING:
     from rivet_workflows.worker.attempt import Attempt
@@ -39,19 +39,29 @@ class Handover:
 
     def __init__(self) -> None:
         self._answered = threading.Event()
+        self._lock = threading.Lock()
         self._item: CommitItem | None = None
+        self._given_up = False
 
     @property
     def item(self) -> CommitItem | None:
         return self._item
 
-    def answer(self, item: CommitItem | None) -> None:
-        self._item = item
-        self._answered.set()
+    def answer(self, item: CommitItem | None) -> bool:
+        """False: it comes too late, the transaction was rolled back."""
+        with self._lock:
+            if self._given_up:
+                return False
+            self._item = item
+            self._answered.set()
+            return True
 
     def wait(self) -> CommitItem | None:
         if not self._answered.wait(ANSWER):
-            logger.error("The core did not say what an atomic step is to commit; it is rolled back")
+            with self._lock:
+                self._given_up = not self._answered.is_set()
+            if self._given_up:
+                logger.error("The core did not say what an atomic step is to commit; it is rolled back")
         return self._item
 
 
@@ -98,7 +108,7 @@ class Atomics:
         alias: str,
         commit: Callable[[CommitItem], CommitResult],
         resolve: Callable[[CommitItem, BaseException], CommitResult] | None = None,
-        committed: Callable[[CommitResult], None] = lambda _result: None,
+        committed: Callable[[StepToken, CommitResult], None] = lambda _token, _result: None,
         turn: WriteTurn | None = None,
     ) -> None:
         self.alias = alias

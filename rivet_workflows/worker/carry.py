@@ -22,7 +22,7 @@ from rivet_workflows.worker.guard import workflow_code
 from rivet_workflows.worker.hooks import Hooks
 from rivet_workflows.worker.inbox import Inbox
 from rivet_workflows.worker.orders import ChildStart, Orders, StateChange
-from rivet_workflows.worker.patience import OUTAGES, Patience
+from rivet_workflows.worker.patience import OUTAGES, Patience, describe, is_outage
 from rivet_workflows.worker.ports import CoreLike, WorkerStore
 from rivet_workflows.worker.runner import StepRunner
 from rivet_workflows.worker.state import Conflict, prepare
@@ -30,6 +30,8 @@ from rivet_workflows.worker.vars import VarsTable
 
 logger = logging.getLogger("rivet_workflows.worker")
 
+#: Seconds between attempts of an errand while the database is away: nothing rings when it is back.
+AWAY = 0.2
 #: Seconds that SQLite is left to others after each group. Its busy waiting is not fair: with a worker that commits
 #: back to back web writers got 23 to 43 writes in 4 s, with this pause 350 each.
 SQLITE_REST = 0.002
@@ -88,7 +90,7 @@ class Carrier:
         for child in orders.children:
             self._begin_child(child)
         for actor_id, child_ids in orders.child_looks:
-            ends = self._db(self._store.endings, child_ids)
+            ends = self._db(self._store.read_ends, actor_id, child_ids)
             with workflow_code():
                 self._core.children_ended(actor_id, {c: as_end(e) for c, e in ends.items()}, self._now())
         if orders.cancels:
@@ -183,15 +185,22 @@ class Carrier:
             self._core.rolled_back(actor_id, rows, self._now())
 
     def _begin_child(self, start: ChildStart) -> None:
-        def errand() -> None:
-            try:
-                self._inbox.child(begin(start))
-            except OUTAGES as error:
-                # The parent has not heard of its child: take it up again, from what is stored.
-                logger.warning("A child of actor %s could not be created yet: %s", start.actor_id, error)
-                self._begin_child(start)
+        self._persist(lambda: self._inbox.child(begin(start)))
 
-        self._runner.errand(errand)
+    def _persist(self, errand: Callable[[], None]) -> None:
+        """Run it on an errand thread; while the database is away, again and again: the core waits for what it tells."""
+
+        def run() -> None:
+            try:
+                errand()
+            except OUTAGES as error:
+                logger.warning(
+                    "The database does not answer (%s); trying again until it does", describe(error)
+                )
+                time.sleep(AWAY)
+                self._persist(errand)
+
+        self._runner.errand(run)
 
     def _remerge(self, actor_id: UUID, change: StateChange) -> None:
         """On a thread of the runner's: update functions are users' code."""
@@ -199,14 +208,16 @@ class Carrier:
         def merge() -> None:
             try:
                 merged = prepare(change, lambda: self._env.load_state(actor_id), codec.loads, codec.dumps)
-            except BaseException:
+            except BaseException as error:
+                if is_outage(error):
+                    raise
                 logger.exception("The state of actor %s could not be merged", actor_id)
-                self._inbox.remerged(actor_id, None)
+                self._inbox.remerged(actor_id, change, None)
                 return
             if isinstance(merged, Conflict):
                 logger.info("Actor %s: %s", actor_id, merged)
-                self._inbox.remerged(actor_id, None)
+                self._inbox.remerged(actor_id, change, None)
             else:
-                self._inbox.remerged(actor_id, merged)
+                self._inbox.remerged(actor_id, change, merged)
 
-        self._runner.errand(merge)
+        self._persist(merge)

@@ -20,6 +20,7 @@ from rivet_workflows.records import Lifecycle
 from rivet_workflows.store import get_store
 from rivet_workflows.store.children import Ending
 from rivet_workflows.worker.orders import ChildEnd, ChildStart
+from rivet_workflows.worker.patience import is_outage
 
 logger = logging.getLogger("rivet_workflows.worker")
 
@@ -34,18 +35,17 @@ class ChildNews:
 
 
 def begin(start: ChildStart) -> ChildNews:
-    """Create or join the child and have its end wake the parent. Raises only what the database raises."""
-    from django.db import Error
-
+    """Create or join the child and have its end wake the parent. Raises where the database is away, and nothing else:
+    whoever waits for the answer would wait for ever."""
     try:
         value: Any = None if start.input is None else codec.loads(start.input)
         child = client.get_or_create(start.actor, keys.decode(start.key), input=value)
-    except Error:
-        raise
+        ended = get_store().watch(start.actor_id, child.actor_id)
     except Exception as exc:
+        if is_outage(exc):
+            raise
         logger.warning("The child %s %s of %s cannot begin: %s", start.actor, start.key, start.actor_id, exc)
         return ChildNews(start, None, ChildEnd(False, error=json.dumps(failure_record(exc))))
-    ended = get_store().watch(start.actor_id, child.actor_id)
     return ChildNews(start, child.actor_id, None if ended is None else as_end(ended))
 
 

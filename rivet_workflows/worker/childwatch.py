@@ -14,7 +14,7 @@ from uuid import UUID
 class ChildWatch:
     """The children of one actor, by the ``seq`` of their entries."""
 
-    __slots__ = ("_beginning", "_begun", "_unread")
+    __slots__ = ("_beginning", "_begun", "_reads", "_unread")
 
     def __init__(self) -> None:
         #: Orders that are being carried out.
@@ -23,14 +23,25 @@ class ChildWatch:
         self._begun: dict[int, UUID] = {}
         #: A wake was taken away while children were being begun: it may have told the end of one of these.
         self._unread = False
+        #: Reads of ends that were ordered and not answered.
+        self._reads = 0
 
     def __bool__(self) -> bool:
         return bool(self._beginning or self._begun)
 
     @property
-    def beginning(self) -> bool:
-        """Orders are being carried out: the actor must not be let go before they are."""
-        return bool(self._beginning)
+    def busy(self) -> bool:
+        """Children are being begun, or their ends read: the actor must not be let go before that is known. The wake
+        that told of an end may be gone, and nobody else would hear of it."""
+        return bool(self._beginning) or self._reads > 0
+
+    def reading(self) -> None:
+        """Ends are about to be read."""
+        self._reads += 1
+
+    def read(self) -> None:
+        """They were read, and those there are will be told."""
+        self._reads = max(0, self._reads - 1)
 
     def begin(self, seq: int) -> None:
         """Its order goes out."""

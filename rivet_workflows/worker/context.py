@@ -25,6 +25,7 @@ from rivet_workflows.exceptions import RivetError
 from rivet_workflows.records import Outgoing, ScheduleOp, StateWrite
 from rivet_workflows.worker import guard
 from rivet_workflows.worker.orders import Effects, StateChange, StepStart
+from rivet_workflows.worker.patience import OUTAGES
 from rivet_workflows.worker.state import apply_updates
 from rivet_workflows.worker.stepschedules import StepSchedules
 
@@ -379,8 +380,15 @@ class StepContext:
         )
 
     def _updates_alone(self) -> StateChange:
-        # An atomic step is about to commit: for this last instant it may hold the row, and need not run again.
-        version, text = self._stored_state(lock=self._start.options.atomic)
+        atomic = self._start.options.atomic
+        try:
+            # An atomic step is about to commit: for this last instant it may hold the row, and need not run again.
+            version, text = self._stored_state(lock=atomic)
+        except OUTAGES:
+            if atomic:
+                raise
+            # The database is away, which must not cost the step its attempt: it is merged when that is back.
+            return StateChange(None, None, None, self._updates)
         return StateChange(None, None, None, self._updates, StateWrite(version, self._updated(text)))
 
     def _updated(self, text: str) -> str:

@@ -34,7 +34,15 @@ from rivet_workflows.records import (
     StateWrite,
 )
 from rivet_workflows.worker.holding import Holding, Pending
-from rivet_workflows.worker.orders import ChildEnd, ChildStart, ErrorEvent, Orders, StepReport, StepToken
+from rivet_workflows.worker.orders import (
+    ChildEnd,
+    ChildStart,
+    ErrorEvent,
+    Orders,
+    StateChange,
+    StepReport,
+    StepToken,
+)
 from rivet_workflows.worker.trials import SUSPICIOUS, Trials
 
 logger = logging.getLogger("rivet_workflows.worker")
@@ -129,6 +137,11 @@ class Core:
 
     def holds(self, actor_id: UUID) -> bool:
         return actor_id in self._held or actor_id in self._trials
+
+    @property
+    def giving_back(self) -> set[UUID]:
+        """Actors that were let go of and that the database still calls ours, as nobody has fetched the order."""
+        return {release.actor_id for release in self._orders.releases}
 
     # -- actors come -----------------------------------------------------------------------------------
 
@@ -253,7 +266,7 @@ class Core:
         """An attempt ended."""
         self._at(now)
         holding = self._held.get(token.actor_id)
-        if holding is None or holding.active.get((token.seq, token.attempt)) != token:
+        if holding is None or not self._is_active(holding, token):
             if report.atomic:
                 self._orders.aborts.append(token)
             return
@@ -275,6 +288,11 @@ class Core:
             self._orders.remerges.append((token.actor_id, change))
             return
         self._tell(holding, token, report)
+
+    @staticmethod
+    def _is_active(holding: Holding, token: StepToken) -> bool:
+        """Does its end still matter? It does not once the attempt was cancelled."""
+        return holding.active.get((token.seq, token.attempt)) == token
 
     def _atomic_done(self, holding: Holding, token: StepToken, report: StepReport) -> None:
         """An atomic step's function has returned; everything the actor has pending goes out in its transaction."""
@@ -358,29 +376,32 @@ class Core:
             holding.pending = None  # a late report that changed nothing
             self._settle(holding)
 
-    def remerged(self, actor_id: UUID, write: StateWrite | None, now: int) -> None:
-        """The answer to :attr:`Orders.remerges`; None: both sides changed the same field."""
+    def remerged(self, actor_id: UUID, change: StateChange, write: StateWrite | None, now: int) -> None:
+        """The answer to :attr:`Orders.remerges`; None: both sides changed the same field.
+
+        A change may be ordered to be merged twice, and be committed by the first answer: the second, made of a state
+        that has the change already, is nobody's.
+        """
         self._at(now)
         holding = self._held.get(actor_id)
         if holding is None or holding.reloading:
             return
         if holding.change_waits is not None:
             token, report = holding.change_waits
+            assert report.effects is not None
+            if report.effects.state is not change:
+                return
             holding.change_waits = None
-            if write is None:
-                report = _conflict(report)
-            else:
-                assert report.effects is not None
-                assert report.effects.state is not None
-                report.effects.state.prepared = write
-            self._tell(holding, token, report)
+            if self._is_active(holding, token):
+                change.prepared = write
+                self._tell(holding, token, _conflict(report) if write is None else report)
             self._next_deferred(holding)
-        elif holding.pending is not None and holding.pending.change is not None:
+            self._settle(holding)
+        elif holding.pending is not None and holding.pending.change is change:
             if write is None:
                 self._reload(holding, conflict=True)
                 return
-            holding.pending.item.state = write
-            holding.pending.change.prepared = write
+            holding.pending.item.state = change.prepared = write
             self._must_commit(holding)
 
     def looked(self, answers: Iterable[Looked], now: int) -> None:
@@ -414,12 +435,16 @@ class Core:
         holding = self._held.get(actor_id)
         if holding is None or holding.reloading:
             return
+        holding.children.read()
         for seq, child_id in holding.children.of(ends):
             if self._held.get(actor_id) is holding:
                 self._child_done(holding, seq, ends[child_id])
+        self._settle(holding)
 
     def _read_ends(self, holding: Holding, child_ids: list[UUID]) -> None:
         if child_ids:
+            holding.children.reading()
+            self._resting.pop(holding.claimed.actor_id, None)
             self._orders.child_looks.append((holding.claimed.actor_id, child_ids))
 
     def _child_done(self, holding: Holding, seq: int, end: ChildEnd) -> None:
@@ -440,7 +465,8 @@ class Core:
             holding = self._held.get(actor_id)
             if holding is not None and not holding.reloading:
                 self._feed(holding, lambda machine: machine.bell(self.now))
-                if holding.children and not holding.looking:
+                here = self._held.get(actor_id) is holding
+                if here and holding.children and not holding.looking:
                     self._look(holding, (), 0)
 
     def tick(self, now: int) -> None:
@@ -469,36 +495,46 @@ class Core:
         """What became of the group that was ordered."""
         self._at(now)
         for result in results:
-            holding = self._in_flight.pop(result.actor_id, None) or self._atomics.pop(result.actor_id, None)
-            if holding is None or self._held.get(result.actor_id) is not holding or holding.sent is None:
-                continue
-            sent, holding.sent = holding.sent, None
-            if holding.atomic is not None and result.outcome not in (Commit.OK, Commit.STALE):
-                self._atomic_refused(holding, sent, result)
-                continue
-            holding.atomic = None
-            match result.outcome:
-                case Commit.OK:
-                    self._acknowledged(holding, sent)
-                case Commit.BUSY:
-                    holding.busy_wait = min(_BUSY_MOST, holding.busy_wait * 2 or _BUSY_FIRST)
-                    holding.busy_until = self.now + holding.busy_wait
-                    self._put_back(holding, sent)
-                    self._must_commit(holding)
-                case Commit.CONFLICT:
-                    self._put_back(holding, sent)
-                    if sent.change is None:
-                        self._refused(holding, result.error or "the state has another version")
-                    else:
-                        self._orders.remerges.append((result.actor_id, sent.change))
-                case Commit.STALE:
-                    logger.info(
-                        "%s %s belongs to somebody else now", holding.claimed.name, holding.claimed.key
-                    )
-                    self._drop(holding)
-                case Commit.REFUSED:
-                    self._put_back(holding, sent)
-                    self._refused(holding, result.error)
+            holding = self._in_flight.pop(result.actor_id, None)
+            if holding is not None:
+                self._outcome(holding, result)
+
+    def atomic_committed(self, token: StepToken, result: CommitResult, now: int) -> None:
+        """What became of the transaction of an atomic step, as :attr:`Orders.atomics` asked."""
+        self._at(now)
+        holding = self._atomics.get(token.actor_id)
+        if holding is not None and holding.atomic == token:
+            del self._atomics[token.actor_id]
+            self._outcome(holding, result)
+
+    def _outcome(self, holding: Holding, result: CommitResult) -> None:
+        if self._held.get(result.actor_id) is not holding or holding.sent is None:
+            return
+        sent, holding.sent = holding.sent, None
+        if holding.atomic is not None and result.outcome not in (Commit.OK, Commit.STALE):
+            self._atomic_refused(holding, sent, result)
+            return
+        holding.atomic = None
+        match result.outcome:
+            case Commit.OK:
+                self._acknowledged(holding, sent)
+            case Commit.BUSY:
+                holding.busy_wait = min(_BUSY_MOST, holding.busy_wait * 2 or _BUSY_FIRST)
+                holding.busy_until = self.now + holding.busy_wait
+                self._put_back(holding, sent)
+                self._must_commit(holding)
+            case Commit.CONFLICT:
+                self._put_back(holding, sent)
+                if sent.change is None:
+                    self._refused(holding, result.error or "the state has another version")
+                else:
+                    self._orders.remerges.append((result.actor_id, sent.change))
+            case Commit.STALE:
+                logger.info("%s %s belongs to somebody else now", holding.claimed.name, holding.claimed.key)
+                self._drop(holding)
+            case Commit.REFUSED:
+                self._put_back(holding, sent)
+                self._refused(holding, result.error)
 
     def _put_back(self, holding: Holding, sent: Pending) -> None:
         if holding.pending is not None:
@@ -524,8 +560,11 @@ class Core:
             if order.seq in holding.machine.running and not self.stopping:
                 self._orders.starts.append(holding.start(order))
         for child in sent.children:
-            if child.seq in holding.machine.calls and not self.stopping:
-                holding.children.begin(child.seq)
+            if child.seq not in holding.machine.calls:
+                continue
+            # Also where the worker stops: what waits for a child that nobody has begun is not at rest.
+            holding.children.begin(child.seq)
+            if not self.stopping:
                 self._orders.children.append(
                     ChildStart(item.actor_id, child.seq, holding.number, child.actor, child.key, child.input)
                 )
@@ -533,8 +572,7 @@ class Core:
             self._feed(holding, lambda machine: machine.bell(self.now))
         self._next_deferred(holding)
         self._settle(holding)
-        if sent.reports:
-            self._tried(holding)
+        self._tried(holding)
 
     def _next_deferred(self, holding: Holding) -> None:
         while holding.deferred and not (
@@ -542,6 +580,8 @@ class Core:
             or any(p is not None and p.change is not None for p in (holding.pending, holding.sent))
         ):
             token, report = holding.deferred.popleft()
+            if not self._is_active(holding, token):
+                continue
             assert report.effects is not None
             assert report.effects.state is not None
             # What was prepared before the other change was committed does not hold any more.

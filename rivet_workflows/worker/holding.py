@@ -207,7 +207,7 @@ class Holding:
             and self.sent is None
             and not self.active
             and not self.deferred
-            and not self.children.beginning
+            and not self.children.busy
             and self.change_waits is None
             and not self.looking
             and not self.reloading

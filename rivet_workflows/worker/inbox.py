@@ -13,7 +13,7 @@ from uuid import UUID
 
 from rivet_workflows.records import Claimed, CommitResult, StateWrite
 from rivet_workflows.worker.children import ChildNews
-from rivet_workflows.worker.orders import StepReport, StepToken
+from rivet_workflows.worker.orders import StateChange, StepReport, StepToken
 from rivet_workflows.worker.ports import CoreLike
 
 
@@ -22,11 +22,11 @@ class Mail:
     """What came in since the last look."""
 
     reports: list[tuple[StepToken, StepReport]] = field(default_factory=list)
-    remerged: list[tuple[UUID, StateWrite | None]] = field(default_factory=list)
+    remerged: list[tuple[UUID, StateChange, StateWrite | None]] = field(default_factory=list)
     #: What came of orders to create and watch children.
     children: list[ChildNews] = field(default_factory=list)
     #: What became of commits that atomic steps made in their own transactions.
-    committed: list[CommitResult] = field(default_factory=list)
+    committed: list[tuple[StepToken, CommitResult]] = field(default_factory=list)
     #: Actors whose hooks of taking up, and of letting go, are through.
     woken: list[Claimed] = field(default_factory=list)
     slept: list[tuple[UUID, int]] = field(default_factory=list)
@@ -44,12 +44,12 @@ class Mail:
 
     def tell(self, core: CoreLike, now: int) -> None:
         """Tell the core, commits first: what was reported since may build on them."""
-        if self.committed:
-            core.committed(self.committed, now)
+        for token, result in self.committed:
+            core.atomic_committed(token, result, now)
         for token, report in self.reports:
             core.step_done(token, report, now)
-        for actor_id, write in self.remerged:
-            core.remerged(actor_id, write, now)
+        for actor_id, change, write in self.remerged:
+            core.remerged(actor_id, change, write, now)
         for news in self.children:
             core.child_begun(news.start, news.child_id, news.end, now)
 
@@ -68,14 +68,14 @@ class Inbox:
             self._mail.reports.append((token, report))
             self._arrived()
 
-    def remerged(self, actor_id: UUID, write: StateWrite | None) -> None:
+    def remerged(self, actor_id: UUID, change: StateChange, write: StateWrite | None) -> None:
         with self._changed:
-            self._mail.remerged.append((actor_id, write))
+            self._mail.remerged.append((actor_id, change, write))
             self._arrived()
 
-    def committed(self, result: CommitResult) -> None:
+    def committed(self, token: StepToken, result: CommitResult) -> None:
         with self._changed:
-            self._mail.committed.append(result)
+            self._mail.committed.append((token, result))
             self._arrived()
 
     def child(self, news: ChildNews) -> None:

@@ -160,13 +160,14 @@ class Orders:
     releases: list[Release] = field(default_factory=list)
     #: Actors that are not held any more, with their epochs; those of ``releases`` too.
     gone: list[tuple[UUID, int]] = field(default_factory=list)
-    #: What an atomic step commits in its own transaction, on its own thread; answer with ``core.committed``.
+    #: What an atomic step commits in its own transaction, on its own thread; answer with
+    #: ``core.atomic_committed``.
     atomics: list[tuple[StepToken, CommitItem]] = field(default_factory=list)
     #: Atomic steps whose transaction is to be rolled back.
     aborts: list[StepToken] = field(default_factory=list)
     #: Actors to load again from the store (their coroutine ran ahead of a refused commit).
     reloads: list[tuple[UUID, int]] = field(default_factory=list)
-    #: Actors whose state must be merged again; answer with ``core.remerged``.
+    #: Actors whose state must be merged again; answer with ``core.remerged``, and the change.
     remerges: list[tuple[UUID, StateChange]] = field(default_factory=list)
     #: Failed runs whose completed steps must be compensated: ``(actor id, [(checkpoint seq, scope)])``; answer with
     #: ``core.rolled_back`` and the rows of ``store.rollback_rows``.

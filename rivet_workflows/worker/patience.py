@@ -107,6 +107,11 @@ class Patience:
             return result
 
 
+def is_outage(error: BaseException) -> bool:
+    """Is it about the database being away, and not about what was asked of it?"""
+    return isinstance(error, OUTAGES) and not _is_ours(error)
+
+
 def _is_ours(error: Exception) -> bool:
     """A statement that cannot work (SQLite reports a missing table like a lost connection)."""
     return "no such table" in str(error) or "no such column" in str(error)

@@ -190,8 +190,9 @@ class StepRunner:
     def commit_atomic(self, token: StepToken, item: CommitItem) -> None:
         """The core's answer to an atomic step: commit this in its transaction."""
         handover = self._handovers.pop(token, None)
-        if handover is not None:
-            handover.answer(item)
+        if handover is None or not handover.answer(item):
+            # Too late, it was rolled back: the core must hear that, as it waits for what became of its commit.
+            self._atomics.committed(token, CommitResult(item.actor_id, Commit.BUSY))
 
     def abort_atomic(self, token: StepToken) -> None:
         """Or: roll it back."""
@@ -230,7 +231,7 @@ class StepRunner:
         if report is not None:
             self._deliver(token, report)
         if result is not None:
-            self._atomics.committed(result)
+            self._atomics.committed(token, result)
         return result is not None
 
     def _take(self, token: StepToken) -> Attempt | None:

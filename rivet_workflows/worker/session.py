@@ -199,6 +199,7 @@ class Session:
             self._core.rung(None, self._time.now())
         given_back = {release.actor_id for release in self._carrier.unreleased}
         given_back |= {actor_id for actor_id, _ in self._carrier.sleeping} | self._waking.ids
+        given_back |= self._core.giving_back
         ours = self._db(self._store.held, self.worker_id)
         unknown = [(a, epoch) for a, epoch in ours.items() if not self._core.holds(a) and a not in given_back]
         if unknown:

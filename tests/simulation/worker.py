@@ -85,6 +85,9 @@ class SimWorker:
         self.cancelled: list[Any] = []
         self.calls: list[tuple[UUID, str]] = []
         self.unreleased: list[Release] = []
+        #: Merges that were ordered, for a worker whose errands take their time (``slow_merges``).
+        self.merges: list[tuple[UUID, StateChange]] = []
+        self.slow_merges = False
         #: Orders about children, for tests to answer: there are none in simulations.
         self.children: list[ChildStart] = []
         self.child_looks: list[tuple[UUID, list[UUID]]] = []
@@ -112,8 +115,7 @@ class SimWorker:
         if orders.commits:
             core.committed(self.commit(orders.commits), store.now())
         for token, item in orders.atomics:
-            core.committed(self.commit([item]), store.now())
-            del token
+            core.atomic_committed(token, self.commit([item])[0], store.now())
         self.attempts += orders.starts
         self.children += orders.children
         self.child_looks += orders.child_looks
@@ -125,8 +127,9 @@ class SimWorker:
             claimed = store.load(self.id, orders.reloads)
             core.loaded(claimed, store.now())
             core.missing({a for a, _ in orders.reloads} - {c.actor_id for c in claimed}, store.now())
-        for actor_id, change in orders.remerges:
-            core.remerged(actor_id, self._merge(actor_id, change), store.now())
+        self.merges += orders.remerges
+        while self.merges and not self.slow_merges:
+            self.merge()
         for actor_id, checkpoints in orders.rollbacks:
             core.rolled_back(actor_id, store.rollback_rows(actor_id, checkpoints), store.now())
         self.errors += orders.errors
@@ -147,6 +150,11 @@ class SimWorker:
         while self.carry():
             moved = True
         return moved
+
+    def merge(self, which: int = 0) -> None:
+        """Carry out one of the merges that were ordered."""
+        actor_id, change = self.merges.pop(which)
+        self.core.remerged(actor_id, change, self._merge(actor_id, change), self.store.now())
 
     def _merge(self, actor_id: UUID, change: StateChange) -> StateWrite | None:
         row = self.store.rows[actor_id]

@@ -56,6 +56,20 @@ def test_a_child_that_is_cancelled_or_destroyed_wakes_who_waits(store: Store, cl
     assert ends[destroyed.actor_id].gone
 
 
+def test_a_child_that_ended_and_runs_again_wakes_who_waits_when_it_ends_again(
+    store: Store, claimed: Claims
+) -> None:
+    """Its first end has woken the parent and forgotten it; the parent looks when the child is alive again."""
+    parent, child = claimed(2)
+    store.watch(parent.actor_id, child.actor_id)
+    store.cancel(child.actor_id)
+    store.recover(child.actor_id)
+    assert store.read_ends(parent.actor_id, [child.actor_id]) == {}
+    store.cancel(child.actor_id)
+    assert wakes(parent.actor_id) == 2
+    assert store.read_ends(parent.actor_id, [child.actor_id])[child.actor_id].lifecycle is Lifecycle.CANCELLED
+
+
 def test_registering_changes_the_childs_row(store: Store, claimed: Claims) -> None:
     """A group that began before it would else end the child without seeing who waits."""
     if store.vendor != "postgresql":

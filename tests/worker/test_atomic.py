@@ -10,8 +10,10 @@ from django.db import connections, transaction
 
 from rivet_workflows import Actor, ActorBusy, Event, action, client
 from rivet_workflows.conf import settings
+from rivet_workflows.worker import atomic
 from tests import sidedb
 from tests.sidedb import SideDatabase
+from tests.worker.support import LONG
 from tests.worker.test_shell import Workers, until, workers
 
 __all__ = ["workers"]
@@ -104,6 +106,30 @@ def test_a_constraint_that_fails_at_the_commit_fails_the_attempt(side: SideDatab
     workers.run_dry()
     assert handle.result() == ("exhausted", 2)
     assert booked() == ["taken"]
+
+
+def test_a_step_that_gave_up_waiting_for_the_core_runs_again(
+    side: SideDatabase, workers: Workers, monkeypatch: pytest.MonkeyPatch
+):
+    """Its transaction is rolled back by then; an answer that comes later must not leave the actor waiting for it."""
+    called: list[int] = []
+
+    def book_slowly(step: Any) -> None:
+        monkeypatch.setattr(atomic, "ANSWER", LONG if called else 0)
+        called.append(step.attempt)
+        book(step, "a room")
+
+    class Booker(Actor):
+        state = {"booked": 0}
+
+        async def run(self, ctx: Any) -> None:
+            await ctx.step("book", book_slowly, atomic=True)
+
+    handle = client.create(Booker, "1")
+    workers.run_dry()
+    assert handle.result(timeout=0) is None
+    assert booked() == ["a room"]
+    assert set(called) == {1}
 
 
 def test_an_action_meanwhile_makes_the_step_run_again_which_is_no_attempt(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.db import IntegrityError
+
 from rivet_workflows import Actor, ChildFailed, Queue, client
 from tests import sidedb
 from tests.sidedb import SideDatabase
@@ -105,3 +107,25 @@ def test_cancelling_the_child_fails_the_parent_and_cancelling_the_parent_leaves_
     assert str(gate.status()) != "cancelled"
     gate.send("go", 1)
     assert gate.result(timeout=30) == 1
+
+
+def test_a_child_that_the_database_refuses_fails_its_parent_instead_of_leaving_it_waiting(
+    side: SideDatabase, workers: Workers
+):
+    class Taken(Actor, name="taken"):
+        def on_create(self, c: Any, input: Any) -> None:
+            raise IntegrityError("this slot is taken")
+
+        async def run(self, ctx: Any) -> None: ...
+
+    class Parent(Actor):
+        async def run(self, ctx: Any) -> str:
+            try:
+                await ctx.child("child", Taken, "1")
+            except ChildFailed as exc:
+                return exc.error.message if exc.error else ""
+            return "it began"
+
+    handle = client.create(Parent, "1")
+    workers.run_dry()
+    assert handle.result() == "this slot is taken"

@@ -160,6 +160,19 @@ def test_a_waiting_actor_is_let_go_and_woken_by_a_message():
     assert world.output(actor) == ["a", "b", "c"]
 
 
+def test_what_was_let_go_of_counts_as_ours_until_it_is_given_back():
+    """After an outage a worker looks for actors that are its own and that it does not know: these are none."""
+    world = World(echo, CoreLimits(evict_after=1_000_000))
+    actor = world.actor()
+    worker = world.worker()
+    worker.until_idle()
+    world.pass_time(2)
+    worker.core.tick(world.time)
+    assert (worker.core.holds(actor), worker.core.giving_back) == (False, {actor})
+    worker.settle()
+    assert worker.core.giving_back == set()
+
+
 def test_more_messages_than_one_look_shows_are_all_received():
     async def drain(ctx: Any) -> int:
         got = 0
@@ -338,6 +351,93 @@ def test_an_action_that_changes_the_same_field_while_a_step_runs_is_not_overwrit
     assert codec.loads(row.state) == {"n": 11}
 
 
+def test_a_merge_that_is_answered_late_is_not_taken_for_the_answer_to_the_next():
+    """Two merges are ordered for one change, as another step's commit came in between; the second is slow."""
+
+    def one(step: Any) -> None:
+        step.update(lambda state: {**state, "n": state["n"] + 1})
+
+    def ten(step: Any) -> None:
+        step.update(lambda state: {**state, "n": state["n"] + 10})
+
+    async def run(ctx: Any) -> None:
+        await ctx.join(
+            "all",
+            one=lambda b: b.step("one", one),
+            ten=lambda b: b.step("ten", ten),
+            other=lambda b: b.step("plus", plus, 1),
+        )
+
+    world = World(run)
+    actor = world.actor(state='{"n":0}')
+    worker = world.worker()
+    worker.claim()
+    worker.settle()
+    row, (first, second, other) = world.store.rows[actor], worker.attempts
+    worker.finish(first)
+    worker.core.tick(world.time)
+    (merge,) = worker.core.orders().remerges
+    worker.merges.append(merge)
+    worker.merge()
+    row.state, row.state_version = '{"n":100}', row.state_version + 1  # an action
+    worker.slow_merges = True
+    worker.settle()
+    worker.finish(other)
+    worker.settle()
+    worker.finish(second)
+    worker.settle()
+    while worker.merges:
+        worker.merge()
+        worker.settle()
+    worker.settle()
+    world.output(actor)
+    assert codec.loads(row.state) == {"n": 111}
+
+
+def test_what_a_cancelled_step_wanted_to_change_is_not_written():
+    """It had ended, and its change waited for another's, when the race that it was in was decided."""
+
+    def change(step: Any, name: str) -> None:
+        step.update(lambda state: {**state, "n": [*state["n"], name]})
+
+    async def run(ctx: Any) -> Any:
+        async def late(b: Any) -> None:
+            await b.step("change", change, "late")
+
+        async def quick(b: Any) -> None:
+            await b.step("plus", plus, 1)
+
+        async def race(b: Any) -> str:
+            return (await b.race("first", late=late, quick=quick)).winner  # type: ignore[no-any-return]
+
+        return await ctx.join(
+            "all",
+            race=race,
+            first=lambda b: b.step("change", change, "first"),
+            more=lambda b: b.step("plus", plus, 2),
+        )
+
+    world = World(run)
+    actor = world.actor(state='{"n":[]}')
+    worker = world.worker()
+    worker.claim()
+    worker.settle()
+    attempts = {start.args[0]: start for start in worker.attempts}
+    worker.slow_merges = True
+    worker.finish(attempts["first"])
+    worker.settle()
+    worker.finish(attempts["late"])
+    worker.finish(attempts[1])
+    worker.settle()
+    while worker.merges:
+        worker.merge()
+        worker.settle()
+    worker.finish(attempts[2])
+    worker.settle()
+    assert world.output(actor)["race"] == "quick"
+    assert codec.loads(world.store.rows[actor].state) == {"n": ["first"]}
+
+
 def test_rows_that_cannot_be_read_set_aside_that_actor_alone():
     world = World(three)
     bad = world.actor(1)
@@ -447,9 +547,47 @@ def test_whatever_takes_a_parents_wake_away_reads_how_its_children_are(run: Any)
     worker.core.rung([actor], world.time)
     assert not worker.core.idle
     worker.settle()
-    assert worker.core.idle
     assert worker.child_looks == [(actor, [child])]
     assert not world.store.due_wakes_of_held(worker.id)
+    worker.core.children_ended(actor, {}, world.time)
+    assert worker.core.idle
+
+
+@pytest.mark.parametrize("run", [parent, parent_or_message])
+@pytest.mark.parametrize("limits", [CoreLimits(evict_after=1_000_000), CoreLimits(max_parked=0)])
+def test_a_parent_is_not_let_go_while_the_ends_of_its_children_are_read(run: Any, limits: CoreLimits) -> None:
+    world, child = World(run, limits), uuid.UUID(int=9)
+    worker, actor = world.worker(), world.actor()
+    worker.claim()
+    worker.settle()
+    begun(worker, worker.children[0], child)
+    if limits.max_parked:
+        worker.settle()
+    world.pass_time(2)
+    world.store._wake(actor)  # the child has ended
+    worker.core.rung([actor], world.time)
+    worker.settle()
+    if not world.store.timers:
+        told(worker, actor, child)
+        worker.settle()
+        assert world.output(actor) == 7
+    else:
+        assert world.worker().claim() == 1
+
+
+def test_a_worker_that_stops_before_a_child_is_begun_leaves_it_to_another() -> None:
+    world = World(parent)
+    worker, actor = world.worker(), world.actor()
+    worker.claim()
+    results = world.store.commit_group(worker.core.orders().commits)
+    worker.core.stop(world.time)
+    worker.core.committed(results, world.time)
+    worker.settle()
+    assert worker.core.held == 0
+    second = world.worker()
+    assert second.claim() == 1
+    second.settle()
+    assert [child.actor_id for child in second.children] == [actor]
 
 
 def test_an_end_that_is_heard_of_late_counts_though_the_child_is_known_to_have_begun() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rivet_workflows.worker.dbtime import DatabaseTime
 from rivet_workflows.worker.inbox import Inbox
-from rivet_workflows.worker.orders import StepReport
+from rivet_workflows.worker.orders import StateChange, StepReport
 from tests.worker.support import LONG, start
 
 SECOND = 1_000_000
@@ -21,13 +21,14 @@ def test_all_that_came_is_taken_at_once_and_only_once():
     inbox, order, actor = Inbox(), start(lambda step: None), uuid4()
     report = StepReport(ok=True)
     inbox.report(order.token, report)
-    inbox.remerged(actor, None)
+    change = StateChange(None, None, None)
+    inbox.remerged(actor, change, None)
     inbox.ring([actor])
     inbox.poll()
     inbox.sweep()
     mail = inbox.take(None)
     assert mail.reports == [(order.token, report)]
-    assert mail.remerged == [(actor, None)]
+    assert mail.remerged == [(actor, change, None)]
     assert mail.rung == {actor}
     assert (mail.poll, mail.sweep) == (True, True)
     again = inbox.take(0)

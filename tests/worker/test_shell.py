@@ -500,6 +500,33 @@ def test_an_outage_is_waited_out(workers: Workers, chain: Any, verb: str):
     assert sorted(chain.ran) == [0, 1, 2, 3, 4]
 
 
+@sidedb.both
+def test_an_outage_as_a_step_ends_costs_it_no_attempt(workers: Workers):
+    """Its change of the state waits until the database is back: what the step has done, it does not do again."""
+
+    class Counter(Actor):
+        state = Total
+
+        async def run(self, ctx):
+            await ctx.step("count", self.count, max_retries=0)
+
+        def count(self, step):
+            ran.append(step.attempt)
+            step.update(lambda state: setattr(state, "count", state.count + 1))
+
+        @action(read_only=True)
+        def get_count(self, c):
+            return c.state.count
+
+    ran: list[int] = []
+    handle = client.create(Counter, "c")
+    store = Faulty(workers.side.store)
+    store.fail["load_state"] = [OperationalError("the server has gone away")] * 5
+    workers.run_dry(store)
+    assert handle.result(timeout=0) is None
+    assert (ran, handle.get_count()) == ([1], 1)
+
+
 def lost_answer(verb: Callable[..., Any], *args: Any) -> Any:
     verb(*args)
     raise UnknownOutcome("the connection broke while COMMIT was on its way")
