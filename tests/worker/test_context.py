@@ -308,6 +308,7 @@ def test_a_client_of_a_step_sends_with_it(step: Any):
     assert step.effects(ok=True).sends == [message]
 
 
+@pytest.mark.django_db  # the clock asks the database anew from time to time
 def test_an_immediate_send_of_a_step_has_the_same_key_in_every_attempt(cart: Any):
     def key(attempt: int) -> Any:
         step = StepContext(start(lambda step: None, actor="cart", attempt=attempt), environment())

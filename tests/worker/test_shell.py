@@ -421,14 +421,16 @@ def test_a_stop_before_the_start_is_heeded(workers: Workers):
 def test_burst_leaves_timers_and_until_idle_waits_for_them(workers: Workers):
     class Timed(Actor):
         async def run(self, ctx):
-            await ctx.sleep("rest", 0.3)
+            await ctx.sleep("rest", ctx.input)
 
-    handle = client.create(Timed, "t")
+    late = client.create(Timed, "late", input=3600)
     worker = workers.start(habits={"burst": True})
     assert worker.wait(LONG) == 0
-    assert handle.status().state == "sleeping"
+    assert late.status().state == "sleeping"
+    late.destroy()
+    soon = client.create(Timed, "soon", input=0.3)
     workers.run_dry()
-    assert handle.status().state == "completed"
+    assert soon.status().state == "completed"
 
 
 # -- others die ------------------------------------------------------------------------------------------
