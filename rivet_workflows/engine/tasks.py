@@ -134,7 +134,9 @@ class Tasks:
         except StopIteration as stop:
             self._done(task, True, stop.value)
         except Stopped:
+            # It has ended with that: there is nothing left of it to unwind.
             task.stopped = True
+            self._all.pop(task, None)
         except BaseException as exc:
             self._done(task, False, exc)
         else:

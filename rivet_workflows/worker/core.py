@@ -50,8 +50,8 @@ logger = logging.getLogger("rivet_workflows.worker")
 Programs = Callable[[Claimed], Program]
 
 _BUSY_FIRST, _BUSY_MOST = 2_000, 200_000
-#: Times that an atomic step may lose its state to actions before it locks it (D-13).
-_CONFLICTS = 5
+#: Times that an atomic step may be rolled back and run again before the others make way and it locks the state (D-13).
+_RERUNS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,15 +237,15 @@ class Core:
         if fresh is None:
             return
         fresh.active, fresh.started = holding.active, holding.started
-        fresh.refusals, fresh.conflicts = holding.refusals, holding.conflicts
+        fresh.refusals, fresh.alone = holding.refusals, holding.alone
         reports = [*holding.after_reload, *holding.deferred]
         self._held[claimed.actor_id] = fresh
         self._to_commit.pop(claimed.actor_id, None)
         done = {(token.seq, token.attempt) for token, _ in reports}
         known = done | fresh.active.keys()
         self._feed(fresh, lambda machine: machine.start(self.now), known=known)
-        for seq, _ in known:
-            # They are not started once more: that was the replay's view only.
+        # They are not started once more: that was the replay's view only.
+        for seq in {seq for seq, _ in known} | (fresh.machine.running if self.stopping else set()):
             rec = fresh.machine.open.get(seq)
             if rec is not None and rec.get("z", 0) > 1:
                 rec["z"] -= 1
@@ -266,7 +266,7 @@ class Core:
         """An attempt ended."""
         self._at(now)
         holding = self._held.get(token.actor_id)
-        if holding is None or not self._is_active(holding, token):
+        if holding is None or not holding.is_active(token):
             if report.atomic:
                 self._orders.aborts.append(token)
             return
@@ -280,7 +280,7 @@ class Core:
             self._hand_back(holding, token)
             return
         change = report.effects.state if report.effects else None
-        if change is not None and self._change_in_way(holding):
+        if change is not None and (holding.change_in_way or holding.deferred or holding.favoured is not None):
             holding.deferred.append((token, report))
             return
         if change is not None and change.prepared is None:
@@ -289,20 +289,17 @@ class Core:
             return
         self._tell(holding, token, report)
 
-    @staticmethod
-    def _is_active(holding: Holding, token: StepToken) -> bool:
-        """Does its end still matter? It does not once the attempt was cancelled."""
-        return holding.active.get((token.seq, token.attempt)) == token
-
     def _atomic_done(self, holding: Holding, token: StepToken, report: StepReport) -> None:
         """An atomic step's function has returned; everything the actor has pending goes out in its transaction."""
         change = report.effects.state if report.effects else None
         if (
             holding.reloading
             or holding.sent is not None
-            or (change is not None and self._change_in_way(holding))
+            or (change is not None and holding.change_in_way)
+            or (holding.favoured not in (None, token))
         ):
-            self._restart(holding, token)
+            self._orders.aborts.append(token)
+            self._run_again(holding, token)
             return
         self._tell(holding, token, report)
         if self._held.get(token.actor_id) is not holding or holding.pending is None:
@@ -313,28 +310,24 @@ class Core:
         self._atomics[token.actor_id] = holding
         self._orders.atomics.append((token, holding.send_off()))
 
-    def _restart(self, holding: Holding, token: StepToken) -> None:
-        """Roll back an atomic step and run it again; that counts as no attempt."""
-        self._orders.aborts.append(token)
-        self._run_again(holding, token)
-
     def _run_again(self, holding: Holding, token: StepToken) -> None:
+        """Have an atomic attempt that is rolled back run once more, which counts as no attempt; when its turn comes."""
         holding.active[token.seq, token.attempt] = token
-        if holding.reloading:
-            holding.restarts.append(token)
-            return
         start = holding.started[token.seq, token.attempt]
-        start.reruns += 1
-        start.lock_state = holding.conflicts >= _CONFLICTS
-        self._orders.starts.append(start)
+        if start.reruns + 1 >= _RERUNS and holding.favoured is None:
+            holding.alone = token
+        if not holding.reloading and holding.may_run_again(token):
+            start.reruns += 1
+            start.lock_state = holding.alone == token
+            self._orders.starts.append(start)
+        else:
+            holding.restarts.append(token)
 
     def _atomic_refused(self, holding: Holding, sent: Pending, result: CommitResult) -> None:
         """The transaction of an atomic step was rolled back: what ran ahead is thrown away, the step runs again."""
         token = holding.atomic
         assert token is not None
         holding.atomic = None
-        if result.outcome is Commit.CONFLICT:
-            holding.conflicts += 1
         refused = result.outcome is Commit.REFUSED
         # What the database does not take (a constraint of the user's, say) is this attempt's failure.
         failure = StepReport(False, error=ErrorInfo("django.db.DatabaseError", result.error))
@@ -344,10 +337,21 @@ class Core:
         if not refused:
             self._run_again(holding, token)
 
-    def _change_in_way(self, holding: Holding) -> bool:
-        if holding.change_waits is not None or holding.deferred:
-            return True
-        return any(p is not None and p.change is not None for p in (holding.pending, holding.sent))
+    def _next_changes(self, holding: Holding) -> None:
+        """Nothing is in the way any more: whose turn is it to change the state?"""
+        waiting, holding.restarts = holding.restarts, []
+        for token in waiting:
+            if holding.is_active(token):
+                self._run_again(holding, token)
+        while holding.deferred and not holding.change_in_way and holding.favoured is None:
+            token, report = holding.deferred.popleft()
+            if not holding.is_active(token):
+                continue
+            assert report.effects is not None
+            assert report.effects.state is not None
+            # What was prepared before the other change was committed does not hold any more.
+            holding.change_waits = (token, report)
+            self._orders.remerges.append((token.actor_id, report.effects.state))
 
     def _tell(self, holding: Holding, token: StepToken, report: StepReport) -> None:
         holding.active.pop((token.seq, token.attempt), None)
@@ -392,10 +396,9 @@ class Core:
             if report.effects.state is not change:
                 return
             holding.change_waits = None
-            if self._is_active(holding, token):
+            if holding.is_active(token):
                 change.prepared = write
                 self._tell(holding, token, _conflict(report) if write is None else report)
-            self._next_deferred(holding)
             self._settle(holding)
         elif holding.pending is not None and holding.pending.change is change:
             if write is None:
@@ -545,8 +548,7 @@ class Core:
         item = sent.item
         holding.commit_no += 1
         for token, _ in sent.reports:
-            if holding.started.pop((token.seq, token.attempt), None) is not None:
-                holding.conflicts = 0
+            holding.started.pop((token.seq, token.attempt), None)
         holding.busy_wait = holding.refusals = 0
         holding.machine.committed([*item.takes, *(message for message, _ in item.holds)])
         self._orders.rings.append(item)
@@ -570,23 +572,8 @@ class Core:
                 )
         if any(send.actor_id == item.actor_id for send in item.sends):
             self._feed(holding, lambda machine: machine.bell(self.now))
-        self._next_deferred(holding)
         self._settle(holding)
         self._tried(holding)
-
-    def _next_deferred(self, holding: Holding) -> None:
-        while holding.deferred and not (
-            holding.change_waits is not None
-            or any(p is not None and p.change is not None for p in (holding.pending, holding.sent))
-        ):
-            token, report = holding.deferred.popleft()
-            if not self._is_active(holding, token):
-                continue
-            assert report.effects is not None
-            assert report.effects.state is not None
-            # What was prepared before the other change was committed does not hold any more.
-            holding.change_waits = (token, report)
-            self._orders.remerges.append((token.actor_id, report.effects.state))
 
     def _refused(self, holding: Holding, error: str) -> None:
         """The database does not take it. Once more from what is stored; then the actor is set aside, alone."""
@@ -679,6 +666,8 @@ class Core:
         actor_id, machine = holding.claimed.actor_id, holding.machine
         if self._held.get(actor_id) is not holding or holding.reloading:
             return
+        if holding.deferred or holding.restarts:
+            self._next_changes(holding)
         if not machine.over and not holding.looking and not self.stopping:
             wanted = machine.wants_look()
             if wanted is not None:
@@ -779,7 +768,7 @@ class Core:
         size = 0
         for actor_id in list(self._to_commit):
             holding = self._held[actor_id]
-            if holding.busy_until > self.now or holding.sent is not None:
+            if holding.busy_until > self.now or holding.sent is not None or holding.runs_alone:
                 continue
             if holding.pending is None:
                 del self._to_commit[actor_id]

@@ -120,6 +120,7 @@ class Holding:
     __slots__ = (
         "active",
         "after_reload",
+        "alone",
         "atomic",
         "busy_until",
         "busy_wait",
@@ -128,7 +129,6 @@ class Holding:
         "claimed",
         "code",
         "commit_no",
-        "conflicts",
         "deferred",
         "due",
         "looking",
@@ -158,8 +158,8 @@ class Holding:
         self.started: dict[tuple[int, int], StepStart] = {}
         #: The atomic attempt whose transaction the commit on its way belongs to.
         self.atomic: StepToken | None = None
-        #: How often atomic steps of it lost their state to an action.
-        self.conflicts = 0
+        #: The atomic attempt that was rolled back so often that everything else of the actor makes way for it.
+        self.alone: StepToken | None = None
         self.children = ChildWatch()
         #: Reports that wait until the state change before them is committed.
         self.deferred: deque[tuple[StepToken, StepReport]] = deque()
@@ -168,7 +168,7 @@ class Holding:
         #: Reports to be told again once the machine has been made anew.
         self.after_reload: list[tuple[StepToken, StepReport]] = []
         self.reloading = False
-        #: Atomic attempts to run again once the machine has been made anew.
+        #: Atomic attempts that wait to run again: for the machine to be made anew, or for their turn.
         self.restarts: list[StepToken] = []
         self.looking = False
         self.refusals = 0
@@ -214,6 +214,37 @@ class Holding:
             and self.machine.at_rest
             and self.machine.rollback is None
         )
+
+    # -- who may change the state next
+
+    def is_active(self, token: StepToken) -> bool:
+        """Does the end of this attempt still matter? It does not once it was cancelled."""
+        return self.active.get((token.seq, token.attempt)) == token
+
+    @property
+    def change_in_way(self) -> bool:
+        """A change of the state is being merged or committed; there is one at a time."""
+        return self.change_waits is not None or any(
+            p is not None and p.change is not None for p in (self.pending, self.sent)
+        )
+
+    @property
+    def favoured(self) -> StepToken | None:
+        """:attr:`alone`, as long as that attempt runs or is to run."""
+        if self.alone is not None and not self.is_active(self.alone):
+            self.alone = None
+        return self.alone
+
+    @property
+    def runs_alone(self) -> bool:
+        """The favoured attempt runs now: what else there is to commit goes out with it."""
+        return self.favoured is not None and self.alone not in self.restarts
+
+    def may_run_again(self, token: StepToken) -> bool:
+        """The favoured attempt waits until nothing can be in its way, and other atomic ones for it."""
+        if self.favoured is None:
+            return True
+        return self.alone == token and self.sent is None and not self.change_in_way
 
     def token(self, order: StepOrder) -> StepToken:
         claimed = self.claimed

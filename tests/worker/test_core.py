@@ -232,7 +232,8 @@ def test_a_locked_actor_delays_itself_alone():
     assert world.output(slow) == 3
 
 
-def test_a_step_that_never_reports_back_is_set_aside_after_a_few_tries():
+def test_a_step_that_never_reports_back_is_set_aside_after_a_few_tries(caplog):
+    caplog.set_level("INFO", "rivet_workflows")
     world = World(three, CoreLimits(engine=Limits(max_starts=3)))
     actor = world.actor()
     worker = world.worker()
@@ -245,6 +246,7 @@ def test_a_step_that_never_reports_back_is_set_aside_after_a_few_tries():
     assert world.store.rows[actor].blocked is Blocked.POISONED
     told = [e.error.message for w in world.workers for e in w.errors]
     assert any("never reported back" in message for message in told)
+    assert "unwound" not in caplog.text
 
 
 def test_a_clean_hand_back_counts_no_try():
@@ -327,6 +329,94 @@ def test_state_changes_of_parallel_steps_are_all_there(step):
     world.finish_all(worker)
     world.output(actor)
     assert codec.loads(world.store.rows[actor].state) == {"n": 10}
+
+
+async def atomic_beside(ctx: Any) -> None:
+    """One atomic step, and a branch that changes the state again and again."""
+
+    async def atomic(b: Any) -> None:
+        await b.step("atomic", count, atomic=True)
+
+    async def busy(b: Any) -> None:
+        for _ in range(30):
+            await b.step("busy", count, max_retries=100, retry_backoff_base=0)
+
+    await ctx.join("all", {"atomic": atomic, "busy": busy})
+
+
+def test_an_atomic_step_beside_a_busy_branch_comes_through():
+    world = World(atomic_beside)
+    actor = world.actor(state='{"n":0}')
+    worker = world.worker()
+    worker.claim()
+    worker.settle()
+    runs = 0
+    while any(start.name == "atomic" for start in worker.attempts) or worker.settle():
+        # The other is always a little faster.
+        for start in sorted(worker.attempts, key=lambda start: start.name == "atomic"):
+            runs += start.name == "atomic"
+            worker.finish(start)
+        worker.settle()
+        world.pass_time(0.001)
+        assert runs <= 7, "it runs again and again"
+    assert [name for _, name in worker.calls].count("busy") < 30
+    world.finish_all(worker)
+    world.output(actor)
+    assert codec.loads(world.store.rows[actor].state) == {"n": 31}
+
+
+def test_two_atomic_steps_and_a_busy_branch_come_through():
+    async def run(ctx: Any) -> None:
+        async def atomic(b: Any) -> None:
+            for _ in range(3):
+                await b.step("atomic", count, atomic=True)
+
+        async def busy(b: Any) -> None:
+            for _ in range(30):
+                await b.step("busy", count, max_retries=100, retry_backoff_base=0)
+
+        await ctx.join("all", {"one": atomic, "two": atomic, "busy": busy})
+
+    world = World(run)
+    actor = world.actor(state='{"n":0}')
+    worker = world.worker()
+    worker.claim()
+    worker.settle()
+    for _ in range(500):
+        for start in sorted(worker.attempts, key=lambda start: start.name == "atomic"):
+            if start in worker.attempts:
+                worker.finish(start)
+        worker.settle()
+        world.pass_time(0.001)
+    world.output(actor)
+    assert codec.loads(world.store.rows[actor].state) == {"n": 36}
+
+
+def test_a_step_that_is_recorded_and_not_begun_by_a_worker_that_stops_counts_no_try():
+    world = World(atomic_beside)
+    actor = world.actor(state='{"n":0}')
+    worker = world.worker()
+    worker.claim()
+    worker.settle()
+    busy, atomic = sorted(worker.attempts, key=lambda start: start.name == "atomic")
+    worker.finish(busy, error=ValueError("once"))
+    worker.core.stop(world.time)
+    worker.settle()
+    for _ in range(5):
+        # While the worker waits for its last step, that step loses the state to an action, and runs again.
+        report = worker.run(atomic)
+        row = world.store.rows[actor]
+        row.state, row.state_version = '{"n":10}', row.state_version + 1
+        worker.attempts.remove(atomic)
+        worker.core.step_done(atomic.token, report, world.time)
+        worker.settle()
+        (atomic,) = worker.attempts
+    worker.finish(atomic)
+    worker.settle()
+    assert worker.core.held == 0
+    world.worker().until_idle()
+    world.output(actor)
+    assert codec.loads(world.store.rows[actor].state) == {"n": 41}
 
 
 def test_an_action_that_changes_the_same_field_while_a_step_runs_is_not_overwritten():
