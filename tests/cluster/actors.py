@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from rivet_workflows import Actor, Event, Queue, action
+from rivet_workflows import Actor, CriticalError, Event, Queue, action, step
 
 
 def ledger(step: Any, note: str = "") -> None:
@@ -147,3 +150,109 @@ class Named(Actor, name="named"):
 def count(step: Any) -> None:
     ledger(step, "count")
     step.state["count"] += 1
+
+
+# -- one counter, changed by actions and in three ways by steps
+
+
+@dataclass
+class Count:
+    n: int = 0
+
+
+class Counter(
+    Actor,
+    name="counter",
+    # An action may come between as often as it likes: that is no fault of the step's.
+    step_defaults={"max_retries": 10_000, "retry_backoff_base": 0.002, "retry_backoff_max": 0.05},
+):
+    """Counted up by whoever calls, and by three branches of steps at once. ``input``: steps of each branch."""
+
+    state = Count
+    counted = Event(int)
+
+    async def run(self, ctx: Any) -> dict[str, int]:
+        ways = {"update": add_by_update, "assign": add_by_assignment, "atomic": add_atomically}
+        branches = {way: (lambda b, way=way, add=add: many(b, way, add)) for way, add in ways.items()}
+        return await ctx.join("ways", branches)  # type: ignore[no-any-return]
+
+    @action
+    def add(self, c: Any, loud: bool) -> None:
+        c.state.n += 1
+        if loud:
+            c.broadcast("counted", c.state.n)
+
+    @action(read_only=True)
+    def get(self, c: Any) -> int:
+        return int(c.state.n)
+
+
+async def many(branch: Any, way: str, add: Any) -> int:
+    times = branch.input[way]
+    for n in range(times):
+        await branch.step("add", add, n)
+    return int(times)
+
+
+@step
+def add_by_update(step: Any, n: int) -> int:
+    let_an_action_pass(step, n)
+    step.update(plus_one)
+    return int(step.attempt)
+
+
+@step
+def add_by_assignment(step: Any, n: int) -> int:
+    step.state.n += 1
+    let_an_action_pass(step, n)
+    return int(step.attempt)
+
+
+@step(atomic=True)
+def add_atomically(step: Any, n: int) -> int:
+    from django.db import connection
+
+    with connection.cursor() as cursor:
+        cursor.execute("INSERT INTO counted (idempotency_key) VALUES (%s)", [step.idempotency_key])
+    step.state.n += 1
+    # On SQLite it has the one right to write: there an action waits for it.
+    let_an_action_pass(step, 1 if connection.vendor == "sqlite" else n)
+    return int(step.attempt)
+
+
+def plus_one(state: Count) -> None:
+    state.n += 1
+
+
+#: Keys of steps whose function this process has called.
+_called: set[str] = set()
+
+
+def let_an_action_pass(step: Any, n: int) -> None:
+    """The outside effect. Every tenth step ends only after an action was committed that began later than the step:
+    if actions waited for it, it would wait for ever.
+
+    Who calls goes by the ``begun`` steps, so that there are actions between the steps from the first to the last; but
+    each of them acts once for each ``waiting`` one, whatever its pace.
+    """
+    acted, folder = Path(os.environ["RIVET_ACTED"]), Path(os.environ["RIVET_ACTED"]).parent
+    before = acted.stat().st_size
+    ledger(step, f"add {n}")
+    if step.idempotency_key in _called:
+        return
+    _called.add(step.idempotency_key)
+    tick(folder / "begun")
+    if n % 10:
+        return
+    tick(folder / "waiting")
+    patience = time.monotonic() + 25
+    while (now := acted.stat().st_size) <= before and now < int(os.environ["RIVET_ACTIONS"]):
+        if time.monotonic() > patience:
+            raise CriticalError("no action comes through while the step runs")
+        time.sleep(0.001)
+
+
+def tick(file: Path) -> None:
+    """Count one more, in the size of a file."""
+    with file.open("ab", buffering=0) as counted:
+        counted.write(b".")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -61,3 +62,14 @@ def test_a_long_transaction_or_a_bad_row_delays_its_own_actor_alone(database):
 def test_a_step_that_kills_its_process_is_set_aside_alone(database):
     (found,) = scenario("poison", "--database", database)
     assert found["killer"] == "set_aside"
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    "database", ["sqlite", pytest.param("postgres", marks=pytest.mark.requires_postgres)]
+)
+def test_a_counter_is_exact_and_what_ran_more_than_once_is_in_the_history(database):
+    """``RIVET_COUNTER=10000`` for the full size."""
+    size = os.environ.get("RIVET_COUNTER", "120")
+    (found,) = scenario("counter", "--database", database, "--increments", size, timeout=3600)
+    assert (found["actions"], found["steps"]) == (int(size) // 2, int(size) - int(size) // 2)
