@@ -76,13 +76,14 @@ class Carrier:
 
     def carry(self, orders: Orders) -> None:
         """Do all of it, in the order in which it is safe."""
+        # First who waits with an open transaction: on SQLite nothing else can be written before it is over.
+        self.answer_atomics(orders)
         if orders.looks:
             answers = self._db(self._store.look, orders.looks)
             with workflow_code():
                 self._core.looked(answers, self._now())
         if orders.commits:
             self._commit(orders.commits)
-        self.answer_atomics(orders)
         if orders.starts:
             crashpoint("before-start")
             self._runner.start(orders.starts)
