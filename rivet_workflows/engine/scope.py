@@ -154,13 +154,13 @@ class Scope:
 
     def check_usable(self, kind: str, name: Any) -> None:
         """Refuse a call on this scope that no replay could place. Raises :class:`Stopped`; the reason is reported."""
-        machine = self.machine
-        if machine.stopped or self.task.stopped:
+        machine, over = self.machine, self.closed or self.task.over
+        if self.is_stopped():
             raise Stopped
-        if self.busy is None and self.loop is None and not self.closed:
+        if self.busy is None and self.loop is None and not over:
             return
         what = f"{kind} {name!r}"
-        if self.closed:
+        if over:
             machine.report(
                 EntryInProgress(
                     f"{what} was called on a context whose {self.where or 'run'} is over: inside a loop, branch or "
@@ -330,12 +330,17 @@ class Scope:
         Code that swallows it in an endless loop gets, after a number of tries, something that only suspends, so
         that the thread comes back and the coroutine can be dropped.
         """
-        if not (self.machine.stopped or self.task.stopped):
+        if not self.is_stopped():
             return None
         self.task.refusals += 1
         if self.task.refusals <= MAX_REFUSALS:
             raise Stopped
         return Dead()
+
+    def is_stopped(self) -> bool:
+        """The run was, or the coroutine that may use this scope. Whoever uses it once that one is over is another,
+        which must be told instead of being stopped too."""
+        return self.machine.stopped or (self.task.stopped and not self.task.over)
 
     def child(self, entry: Entry, index: int, task: Task, label: str, *, sealed: bool = False) -> Scope:
         """The scope of branch or iteration ``index`` of ``entry``."""

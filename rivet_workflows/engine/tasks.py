@@ -26,7 +26,18 @@ Finished = Callable[[bool, Any], None]
 class Task:
     """One coroutine of the workflow: ``run`` itself, a branch, or the body of a callable loop."""
 
-    __slots__ = ("arguments", "coro", "done", "function", "now", "refusals", "scope", "stopped", "waiting")
+    __slots__ = (
+        "arguments",
+        "coro",
+        "done",
+        "function",
+        "now",
+        "over",
+        "refusals",
+        "scope",
+        "stopped",
+        "waiting",
+    )
 
     def __init__(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], now: int, done: Finished
@@ -39,7 +50,8 @@ class Task:
         self.coro: Any = None
         self.scope: Scope | None = None
         self.waiting: Call | Done | None = None
-        self.stopped = False
+        #: It may order nothing any more; and: its coroutine is at its end, so only others can still try.
+        self.stopped = self.over = False
         #: How often it was told that it is stopped.
         self.refusals = 0
 
@@ -149,7 +161,7 @@ class Tasks:
         self._all.pop(task, None)
         if self._machine.stopped or task.stopped:
             return
-        task.stopped = True
+        task.stopped = task.over = True
         with suppress(Stopped):
             task.done(ok, value)
 
@@ -195,19 +207,22 @@ class Tasks:
         """Unwind a coroutine. Code that keeps catching :class:`Stopped` is dropped after a number of tries."""
         task.stopped = True
         self._all.pop(task, None)
+        task.over = task.coro is None or self._unwind(task)
+
+    def _unwind(self, task: Task) -> bool:
+        """Whether it came to its end. One that was dropped may still try what it likes, and is still stopped."""
         notes = self._machine.turn.notes
         for _ in range(MAX_REFUSALS):
-            if task.coro is None:
-                return
             try:
                 task.coro.throw(Stopped())
             except (StopIteration, Stopped):
-                return
+                return True
             except BaseException as exc:
                 notes.append(f"{type(exc).__name__} while the workflow was unwound: {exc}")
-                return
+                return True
         where = getattr(getattr(task.coro, "cr_frame", None), "f_lineno", "?")
         notes.append(f"the workflow catches BaseException around line {where} and was dropped: do not")
+        return False
 
 
 def _coroutine(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
