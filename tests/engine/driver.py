@@ -286,6 +286,8 @@ class Driver:
         ephemeral = [order for order in self.pending if not order.durable]
         if ephemeral:
             return  # its start is not stored: a worker does not let go of it
+        if (due := parked.next_due) is not None and due <= self.now:
+            return  # a replay tells what is due by itself, the parked run is yet to be told
         self._hand_back()
         parked.dispose()
         self.children.clear()

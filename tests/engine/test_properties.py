@@ -11,7 +11,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from rivet_workflows.engine import Loop
@@ -232,6 +232,14 @@ def shown(interpreter: Interpreter, driver: Driver) -> Any:
     st.booleans(),
     st.lists(st.tuples(st.integers(0, 8), st.sampled_from("ab")), max_size=6),
     st.integers(0, 2**32),
+)
+# A message that comes while a sleep is due at the same moment.
+@example(
+    Node("map", [Node("wait", number=2), Node("all", [Node("sleep", number=2)])], number=2),
+    False,
+    False,
+    [(0, "a"), (2, "a")],
+    0,
 )
 def test_a_workflow_comes_out_alike_however_it_is_disturbed(
     root: Node, rollback: bool, ephemeral: bool, mail: list[tuple[int, str]], seed: int
