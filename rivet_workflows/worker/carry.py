@@ -15,7 +15,7 @@ from rivet_workflows import codec
 from rivet_workflows.crashpoints import crashpoint
 from rivet_workflows.records import Commit, CommitItem, CommitResult, Release
 from rivet_workflows.store.errors import UnknownOutcome
-from rivet_workflows.worker.children import as_end, begin
+from rivet_workflows.worker.children import ChildNews, as_end, begin
 from rivet_workflows.worker.context import StepEnvironment
 from rivet_workflows.worker.failures import FailureTeller
 from rivet_workflows.worker.guard import workflow_code
@@ -55,6 +55,8 @@ class Carrier:
         failures: FailureTeller,
         now: Callable[[], int],
         ring: Callable[[Sequence[CommitItem]], None],
+        begin: Callable[[ChildStart], ChildNews] = begin,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._core = core
         self._worker_id = worker_id
@@ -68,6 +70,8 @@ class Carrier:
         self._failures = failures
         self._now = now
         self._ring = ring
+        self._begin = begin
+        self._sleep = sleep
         self._rest = SQLITE_REST if store.vendor == "sqlite" else 0.0
         #: Actors whose rows were locked when they were to be given back.
         self.unreleased: list[Release] = []
@@ -160,7 +164,7 @@ class Carrier:
         with workflow_code():
             self._core.committed(results, self._now())
         if self._rest:
-            time.sleep(self._rest)
+            self._sleep(self._rest)
 
     def _committed(self, items: list[CommitItem]) -> list[CommitResult]:
         """What became of the group, also where the answer to its COMMIT was lost."""
@@ -186,7 +190,7 @@ class Carrier:
             self._core.rolled_back(actor_id, rows, self._now())
 
     def _begin_child(self, start: ChildStart) -> None:
-        self._persist(lambda: self._inbox.child(begin(start)))
+        self._persist(lambda: self._inbox.child(self._begin(start)))
 
     def _persist(self, errand: Callable[[], None]) -> None:
         """Run it on an errand thread; while the database is away, again and again: the core waits for what it tells."""
@@ -198,7 +202,7 @@ class Carrier:
                 logger.warning(
                     "The database does not answer (%s); trying again until it does", describe(error)
                 )
-                time.sleep(AWAY)
+                self._sleep(AWAY)
                 self._persist(errand)
 
         self._runner.errand(run)

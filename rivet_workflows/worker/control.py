@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 
 class Control:
     """Thread-safe; :meth:`stop` and :meth:`leave` may be called from a signal handler."""
 
-    def __init__(self) -> None:
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
         self._changed = threading.Event()
         self.stopping = False
         self.leaving = False
@@ -27,14 +29,14 @@ class Control:
         """Finish what runs, at most ``grace`` seconds, hand the rest back, end. The first call counts."""
         if not self.stopping:
             self.reason, self.exit_code = reason, exit_code
-            self.deadline = time.monotonic() + grace
+            self.deadline = self._monotonic() + grace
             self.stopping = True
             self._changed.set()
 
     def leave(self, exit_code: int) -> None:
         """Hand back what can be handed back at once, and end."""
         self.exit_code = exit_code
-        self.deadline = time.monotonic()
+        self.deadline = self._monotonic()
         self.stopping = self.leaving = True
         self._changed.set()
 
@@ -44,7 +46,7 @@ class Control:
             return False
         if self.stopping:
             # The flag is up already and would end every wait at once.
-            left = self.deadline - time.monotonic()
+            left = self.deadline - self._monotonic()
             if left <= 0:
                 return False
             time.sleep(min(seconds, left))

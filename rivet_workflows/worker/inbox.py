@@ -115,6 +115,11 @@ class Inbox:
         with self._changed:
             self._arrived()
 
+    @property
+    def empty(self) -> bool:
+        """Would :meth:`take` find nothing?"""
+        return not self._any
+
     def take(self, timeout: float | None) -> Mail:
         """All there is; waits up to ``timeout`` seconds for it (None: for ever, 0: not at all)."""
         with self._changed:

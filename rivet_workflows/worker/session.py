@@ -11,9 +11,9 @@ then others may hold its actors, so it lets go of all and the worker begins anot
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 from rivet_workflows.crashpoints import crashpoint
@@ -77,7 +77,9 @@ class Session:
         hooks: Hooks,
         habits: Habits,
         maintain: Callable[[Callable[[], bool]], Any] = lambda _stopping: None,
+        monotonic: Callable[[], float] = monotonic,
     ) -> None:
+        self._monotonic = monotonic
         self.worker_id = worker_id
         self._core = core
         self._carrier = carrier
@@ -140,17 +142,21 @@ class Session:
     def run(self) -> None:
         """Turn after turn until it is over."""
         try:
-            while not self._is_over():
-                mail = self._inbox.take(self._wait())
-                self._feed(mail)
-                self._heed_stop()
-                self._more = self._act()
-                if not self._handing_back:
-                    self._look_around(mail)
+            while not self.over():
+                self.turn(self.rest())
         except GivenUp:
             logger.warning(
                 "Leaving while the database does not answer; what was held goes to others with the lease"
             )
+
+    def turn(self, wait: float) -> None:
+        """One turn; waits up to ``wait`` seconds for something to come in."""
+        mail = self._inbox.take(wait)
+        self._feed(mail)
+        self._heed_stop()
+        self._more = self._act()
+        if not self._handing_back:
+            self._look_around(mail)
 
     def _feed(self, mail: Mail) -> None:
         if self._db.outages != self._outages:
@@ -222,11 +228,11 @@ class Session:
         self._carrier.carry(orders)
         return True
 
-    def _wait(self) -> float:
+    def rest(self) -> float:
         """Seconds that may be slept when nothing comes in."""
         if self._more:
             return 0.0
-        moment = time.monotonic()
+        moment = self._monotonic()
         wait = self._habits.heartbeat
         if self._carrier.unreleased:
             wait = LOCKED_PAUSE
@@ -249,7 +255,7 @@ class Session:
         if mail.sweep or self._sweeping:
             self._sweep()
             self._maintain()
-        polling = time.monotonic() >= self._poll_at
+        polling = self._monotonic() >= self._poll_at
         if polling:
             self._poll_database()
         if self._room > 0 and self._work:
@@ -266,7 +272,7 @@ class Session:
 
     def _maintain(self) -> None:
         """Tidy up now and then, on an errand thread."""
-        moment = time.monotonic()
+        moment = self._monotonic()
         if moment < self._maintain_at or self._control.stopping:
             return
         self._maintain_at = moment + maintenance.INTERVAL
@@ -284,13 +290,13 @@ class Session:
                 # Somebody looks again. (A wake may also lie there for one that sleeps, and wants no message now.)
                 self._dry = False
                 self._more = True
-        self._poll_at = time.monotonic() + self._poll
-        if time.monotonic() >= self._diverged_at:
-            self._diverged_at = time.monotonic() + DIVERGED_EVERY
+        self._poll_at = self._monotonic() + self._poll
+        if self._monotonic() >= self._diverged_at:
+            self._diverged_at = self._monotonic() + DIVERGED_EVERY
             self._db(self._store.wake_diverged, self._types)
         self._next_wake = wake = self._db(self._store.next_wake, self._types)
         if wake is not None:
-            self._poll_at = min(self._poll_at, time.monotonic() + max(0.0, (wake - self._time.now()) / 1e6))
+            self._poll_at = min(self._poll_at, self._monotonic() + max(0.0, (wake - self._time.now()) / 1e6))
         self._fire()
 
     def _fire(self) -> None:
@@ -300,8 +306,8 @@ class Session:
         now = self._time.now()
         due = self._db(self._firing.look, now)
         if due is not None:
-            # Rounded up, as in _wait.
-            self._poll_at = min(self._poll_at, time.monotonic() + (due - now) / 1e6 + 0.0002)
+            # Rounded up, as in rest.
+            self._poll_at = min(self._poll_at, self._monotonic() + (due - now) / 1e6 + 0.0002)
 
     def _sweep(self) -> None:
         """Take over from workers whose hearts have stopped. Each heartbeat looks again: nothing is done once only."""
@@ -376,7 +382,7 @@ class Session:
         """Begin to hand back, once; interrupt what still runs when its time is up, once."""
         if not self._handing_back and (self._control.stopping or self._lost is not None):
             self._handing_back = True
-            self._deadline = time.monotonic() if self._lost is not None else self._control.deadline
+            self._deadline = self._monotonic() if self._lost is not None else self._control.deadline
             if self._lost is not None:
                 logger.error(
                     "This worker has lost its lease: %s. It begins anew, under another id", self._lost
@@ -390,19 +396,20 @@ class Session:
                 self._db(self._store.drain, self.worker_id)
         if self._handing_back:
             self._deadline = min(self._deadline, self._control.deadline)
-            if not self._interrupted and time.monotonic() >= self._deadline:
+            if not self._interrupted and self._monotonic() >= self._deadline:
                 self._interrupted = True
                 if self._runner.running:
                     logger.warning("Interrupting %d steps; they run again elsewhere", self._runner.running)
                 self._runner.abandon()
                 self._feed(self._inbox.take(0))
 
-    def _is_over(self) -> bool:
+    def over(self) -> bool:
+        """Is there nothing left to do for this session? May log that something had to be left."""
         if not self._handing_back:
             return False
         if self.handed_back and not self._more and (self._interrupted or not self._firing.busy):
             return True
-        if self._interrupted and time.monotonic() > self._deadline + HAND_BACK:
+        if self._interrupted and self._monotonic() > self._deadline + HAND_BACK:
             logger.warning("%d actors could not be handed back; others take them over", self._core.held)
             return True
         return False

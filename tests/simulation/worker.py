@@ -1,198 +1,263 @@
-"""A worker in one thread: the real core and engine over a store, carried out in place.
+"""One worker process of a simulated fleet: the real session, carrier and core, turn by turn in the calling thread.
 
-What the threaded shell does with threads, this does with a list of attempts that somebody finishes.
+What takes time in a process (steps, errands, atomic transactions, hooks) waits here until the world has it end, in any
+order. Its clock is the world's.
 """
 
 from __future__ import annotations
 
-import asyncio
-import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 from rivet_workflows import codec
 from rivet_workflows.engine import Program
-from rivet_workflows.exceptions import ErrorInfo
-from rivet_workflows.records import Claimed, Commit, CommitItem, CommitResult, Release, StateWrite
-from rivet_workflows.worker.core import Core, CoreLimits
-from rivet_workflows.worker.orders import ChildStart, Effects, ErrorEvent, StateChange, StepReport, StepStart
-from rivet_workflows.worker.state import Conflict, prepare
+from rivet_workflows.records import Claimed, Commit, CommitItem, CommitResult
+from rivet_workflows.store.errors import UnknownOutcome, WorkerForgotten
+from rivet_workflows.worker.carry import Carrier
+from rivet_workflows.worker.children import ChildNews, as_end
+from rivet_workflows.worker.control import Control
+from rivet_workflows.worker.core import Core
+from rivet_workflows.worker.inbox import Inbox
+from rivet_workflows.worker.orders import ChildStart, ErrorEvent, StepReport, StepStart, StepToken
+from rivet_workflows.worker.patience import OUTAGES, GivenUp
+from rivet_workflows.worker.session import Habits, Session
+from rivet_workflows.worker.vars import VarsTable
 
-from .memory import MemoryStore
+#: Seconds; as a worker's by default.
+LEASE, HEARTBEAT = 6.0, 2.0
 
-Runs = Callable[[Claimed], Program]
+
+class Patience:
+    """Stands for the product's, which waits in real time and knows Django's connections."""
+
+    def __init__(self, control: Control) -> None:
+        self.outages = 0
+        self._control = control
+
+    def __call__(self, verb: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        while True:
+            try:
+                return verb(*args, **kwargs)
+            except OUTAGES as error:
+                self.recover(error)
+
+    def turn(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def recover(self, error: Exception) -> None:
+        if self._control.leaving:
+            raise GivenUp from error
+        self.outages += 1
+
+    def succeeded(self) -> None: ...
 
 
-class SimStep:
-    """The step context that functions get: what they may do here."""
+class Hooks:
+    """Some kinds have hooks of waking and of sleeping; they do nothing but take time."""
 
-    def __init__(self, worker: SimWorker, start: StepStart) -> None:
-        self.start = start
-        self.attempt = start.token.attempt
-        self.idempotency_key = start.idempotency_key
-        self.effects = Effects()
+    def __init__(self, kinds: Iterable[str]) -> None:
+        self._kinds = set(kinds)
+        self._awake: set[tuple[UUID, int]] = set()
+
+    def wanted(self, claimed: Claimed) -> bool:
+        return claimed.name in self._kinds
+
+    def note(self, claimed: Claimed) -> None: ...
+
+    def wake(self, claimed: Claimed) -> None:
+        self._awake.add((claimed.actor_id, claimed.epoch))
+
+    def sleeps(self, held: tuple[UUID, int]) -> bool:
+        return held in self._awake
+
+    def sleep(self, held: tuple[UUID, int]) -> None:
+        self._awake.discard(held)
+
+
+class Runner:
+    """Where users' code runs: attempts are called as they start, and end when the world says so."""
+
+    def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._state: Any = None
-        self._base: tuple[int, str] | None = None
-        self._updates: list[Callable[[Any], Any]] = []
+        self.outages = SimpleNamespace(seen=lambda: None)
+        self.attempts: dict[StepToken, tuple[StepStart, StepReport]] = {}
+        self.errands: list[Callable[[], None]] = []
+        #: Atomic attempts that have returned; with what the core wants committed, once it has said so.
+        self.open: dict[StepToken, CommitItem | None] = {}
 
     @property
-    def state(self) -> Any:
-        if self._base is None:
-            row = self._worker.store.rows[self.start.token.actor_id]
-            self._base = row.state_version, row.state
-            self._state = codec.loads(row.state)
-        return self._state
+    def running(self) -> int:
+        return len(self.attempts)
 
-    def update(self, fn: Callable[[Any], Any]) -> None:
-        self._updates.append(fn)
+    def start(self, starts: Iterable[StepStart]) -> None:
+        for start in starts:
+            self.attempts[start.token] = start, self._worker.call(start)
 
-    def broadcast(self, name: str, payload: Any) -> None:
-        self.effects.events.append((name, codec.dumps(payload)))
+    def cancel(self, tokens: Iterable[StepToken]) -> None:
+        for token in tokens:
+            self.attempts.pop(token, None)
 
-    def complete(self, message: Any, response: Any = None) -> None:
-        self.effects.completes.append((message.id, codec.dumps(response)))
+    def abandon(self) -> None:
+        for token in list(self.attempts):
+            del self.attempts[token]
+            self._worker.inbox.report(token, StepReport(False, abandoned=True))
+        self.open = {token: item for token, item in self.open.items() if item is not None}
 
-    def close(self) -> Effects:
-        if self._base is not None:
-            changed = codec.dumps(self._state)
-            if changed != self._base[1] or self._updates:
-                write = StateWrite(self._base[0], changed)
-                self.effects.state = StateChange(*self._base, changed, self._updates, write)
-        elif self._updates:
-            self.effects.state = StateChange(None, None, None, self._updates)
-        if self.effects.state is not None and self._updates:
-            self.effects.state.prepared = None
-        return self.effects
+    def errand(self, function: Callable[[], None]) -> None:
+        self.errands.append(function)
+
+    def end(self, token: StepToken, report: StepReport | None = None) -> None:
+        """The attempt returns."""
+        _, found = self.attempts.pop(token)
+        report = report or found
+        if report.atomic:
+            self.open[token] = None
+        self._worker.inbox.report(token, report)
+
+    def commit_atomic(self, token: StepToken, item: CommitItem) -> None:
+        if token in self.open:
+            self.open[token] = item
+        else:
+            self._worker.inbox.committed(token, CommitResult(item.actor_id, Commit.BUSY))
+
+    def abort_atomic(self, token: StepToken) -> None:
+        self.open.pop(token, None)
+
+    def commit_open(self, token: StepToken) -> None:
+        """The thread of an atomic step commits its transaction."""
+        item = self.open.pop(token)
+        assert item is not None
+        store = self._worker.store
+        try:
+            (result,) = store.commit_group([item], wait=True)
+        except UnknownOutcome:
+            (result,) = self._worker.patience(store.resolve, [item])
+        self._worker.inbox.committed(token, result)
 
 
-class SimWorker:
-    Step = SimStep
-    #: The world of a simulation, for its ledger.
-    world: Any = None
+class _NoSchedules:
+    """In place of the firing of schedules, whose actions are Django's transactions."""
 
-    def __init__(
-        self, store: MemoryStore, programs: Runs, types: dict[str, str], limits: CoreLimits | None = None
-    ) -> None:
+    busy = False
+
+    def look(self, now: int) -> None: ...
+
+    def next_one_shot(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class Worker:
+    """A process, from its start to its death or end. ``world`` gives the time, and is told what its code does."""
+
+    def __init__(self, world: Any, store: Any, version: str) -> None:
+        self.world = world
         self.store = store
-        self.types = types
-        self.id = store.register_worker()
-        self.core = Core(self.id, programs, codec, limits)
-        #: Attempts that were started and have not ended.
-        self.attempts: list[StepStart] = []
+        self.version = version
+        self.inbox = Inbox()
+        self.control = Control(self.monotonic)
+        self.patience = Patience(self.control)
+        self.runner = Runner(self)
         self.errors: list[ErrorEvent] = []
-        self.cancelled: list[Any] = []
-        self.calls: list[tuple[UUID, str]] = []
-        self.unreleased: list[Release] = []
-        #: Merges that were ordered, for a worker whose errands take their time (``slow_merges``).
-        self.merges: list[tuple[UUID, StateChange]] = []
-        self.slow_merges = False
-        #: Orders about children, for tests to answer: there are none in simulations.
-        self.children: list[ChildStart] = []
-        self.child_looks: list[tuple[UUID, list[UUID]]] = []
+        self.begin_session()
 
-    def claim(self) -> int:
-        claimed, _ = self.store.claim(self.id, self.types, self.core.room)
-        self.core.loaded(claimed, self.store.now())
-        return len(claimed)
+    def begin_session(self) -> None:
+        """Register, under a new id."""
+        world, store = self.world, self.store
+        types = world.types(self.version)
+        self.id = self.patience(store.register_worker, "host", 1, types)
+        self.beat_at = self.monotonic()
+        self.core = Core(self.id, self._program, codec, world.limits)
+        self.hooks = Hooks(world.hooked)
+        self._carrier = Carrier(
+            self.core,
+            self.id,
+            store=store,
+            runner=self.runner,  # type: ignore[arg-type]
+            inbox=self.inbox,
+            env=SimpleNamespace(load_state=store.load_state),  # type: ignore[arg-type]
+            vars=VarsTable(),
+            hooks=self.hooks,  # type: ignore[arg-type]
+            patience=self.patience,  # type: ignore[arg-type]
+            failures=SimpleNamespace(tell=self.errors.append),  # type: ignore[arg-type]
+            now=world.clock.now,
+            ring=self._ring,
+            begin=self._begin_child,
+            sleep=lambda _seconds: None,
+        )
+        self.session = Session(
+            self.id,
+            self.core,
+            self._carrier,
+            store=store,
+            runner=self.runner,  # type: ignore[arg-type]
+            inbox=self.inbox,
+            patience=self.patience,  # type: ignore[arg-type]
+            time=SimpleNamespace(now=world.clock.now),  # type: ignore[arg-type]
+            control=self.control,
+            types=types,
+            firing=_NoSchedules(),  # type: ignore[arg-type]
+            hooks=self.hooks,  # type: ignore[arg-type]
+            habits=Habits(LEASE, HEARTBEAT, 5.0),
+            monotonic=self.monotonic,
+        )
 
-    def take_over(self, dead: int) -> int:
-        claimed = self.store.take_over(self.id, dead, self.types, 1_000)
-        self.core.loaded(claimed, self.store.now())
-        return len(claimed)
+    def monotonic(self) -> float:
+        return float(self.world.clock.now() / 1e6)
 
-    def carry(self) -> bool:
-        """One round of orders; False when there was nothing to do."""
-        core, store = self.core, self.store
-        core.tick(store.now())
-        orders = core.orders()
-        self.release()
-        if not orders:
+    # -- what the world has it do
+
+    def turn(self) -> bool:
+        """One turn of its core's thread; False when the process has ended."""
+        if self.session.over():
+            if self.session.lost is None:
+                if self.session.handed_back:
+                    self.patience(self.store.forget_worker, self.id)
+                return False
+            self.begin_session()
+        try:
+            self.session.turn(0)
+        except GivenUp:
             return False
-        if orders.looks:
-            core.looked(store.look(orders.looks), store.now())
-        if orders.commits:
-            core.committed(self.commit(orders.commits), store.now())
-        for token, item in orders.atomics:
-            core.atomic_committed(token, self.commit([item])[0], store.now())
-        self.attempts += orders.starts
-        self.children += orders.children
-        self.child_looks += orders.child_looks
-        self.cancelled += orders.cancels
-        gone = set(orders.cancels)
-        self.attempts = [start for start in self.attempts if start.token not in gone]
-        self.unreleased += orders.releases
-        if orders.reloads:
-            claimed = store.load(self.id, orders.reloads)
-            core.loaded(claimed, store.now())
-            core.missing({a for a, _ in orders.reloads} - {c.actor_id for c in claimed}, store.now())
-        self.merges += orders.remerges
-        while self.merges and not self.slow_merges:
-            self.merge()
-        for actor_id, checkpoints in orders.rollbacks:
-            core.rolled_back(actor_id, store.rollback_rows(actor_id, checkpoints), store.now())
-        self.errors += orders.errors
-        self.release()
         return True
 
-    def release(self) -> None:
-        """Give back; rows that are locked stay for another time."""
-        busy = {r.actor_id for r in self.store.release(self.unreleased) if r.outcome is Commit.BUSY}
-        self.unreleased = [release for release in self.unreleased if release.actor_id in busy]
-
-    def commit(self, items: list[CommitItem]) -> list[CommitResult]:
-        return self.store.commit_group(items)
-
-    def settle(self) -> bool:
-        """Rounds of orders until there are none; False when there were none at all."""
-        moved = False
-        while self.carry():
-            moved = True
-        return moved
-
-    def merge(self, which: int = 0) -> None:
-        """Carry out one of the merges that were ordered."""
-        actor_id, change = self.merges.pop(which)
-        self.core.remerged(actor_id, change, self._merge(actor_id, change), self.store.now())
-
-    def _merge(self, actor_id: UUID, change: StateChange) -> StateWrite | None:
-        row = self.store.rows[actor_id]
-        merged = prepare(change, lambda: (row.state_version, row.state), codec.loads, codec.dumps)
-        return None if isinstance(merged, Conflict) else merged
-
-    def finish(self, start: StepStart, *, error: BaseException | None = None, **flags: Any) -> None:
-        """Run a started attempt to its end and report."""
-        self.attempts.remove(start)
-        self.core.step_done(start.token, self.run(start, error, **flags), self.store.now())
-
-    def run(self, start: StepStart, error: BaseException | None = None, **flags: Any) -> StepReport:
-        self.calls.append((start.token.actor_id, start.name))
-        step = self.Step(self, start)
+    def beat(self) -> None:
+        """One heartbeat, which also has it look for workers whose hearts have stopped."""
         try:
-            if error is not None:
-                raise error
-            value = start.function(step, *start.args, **start.kwargs)
-            if inspect.iscoroutine(value):
-                value = asyncio.run(value)
-            value, text = codec.roundtrip(value)
-            return StepReport(True, text, value, effects=step.close(), atomic=start.options.atomic)
-        except Exception as exc:
-            effects = step.close()
-            effects.sends, effects.completes = [], []
-            return StepReport(False, error=ErrorInfo.from_exception(exc), effects=effects, **flags)
+            self.store.heartbeat(self.id)
+        except WorkerForgotten:
+            self.session.lose("another worker has taken this one for dead")
+        except OUTAGES:
+            return
+        else:
+            self.beat_at = self.monotonic()
+            self.inbox.sweep()
 
-    def until_idle(self, limit: int = 10_000) -> None:
-        """Claim, run and commit until nothing can go on without time or messages."""
-        for _ in range(limit):
-            ids = self.store.due_wakes_of_held(self.id)
-            if ids:
-                self.core.rung(ids, self.store.now())
-            moved = self.claim() > 0
-            moved = self.carry() or moved
-            if self.attempts:
-                self.finish(self.attempts[0])
-                moved = True
-            if not moved:
-                return
-        raise AssertionError("the worker does not come to rest")
+    def watch(self) -> None:
+        """The watchdog: no heartbeat for a lease."""
+        if self.session.lost is None and self.monotonic() - self.beat_at > LEASE:
+            self.session.lose("no heartbeat could be written")
+
+    def run_errand(self, which: int) -> None:
+        self.runner.errands.pop(which)()
+
+    # -- what its parts ask for
+
+    def call(self, start: StepStart) -> StepReport:
+        report: StepReport = self.world.call(self, start)
+        return report
+
+    def _program(self, claimed: Claimed) -> Program:
+        program: Program = self.world.program(claimed, self.version)
+        return program
+
+    def _ring(self, items: Sequence[CommitItem]) -> None:
+        self.world.ring({send.actor_id for item in items for send in item.sends})
+
+    def _begin_child(self, start: ChildStart) -> ChildNews:
+        child = self.world.create_child(self.store, start)
+        ended = self.store.watch(start.actor_id, child)
+        return ChildNews(start, child, None if ended is None else as_end(ended))

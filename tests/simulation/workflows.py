@@ -6,9 +6,10 @@ Each is written as a user would write it, with one addition: its steps tell the 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
-from rivet_workflows.exceptions import CriticalError, JoinError, StepFailed
+from rivet_workflows.exceptions import ChildFailed, CriticalError, JoinError, StepFailed
 from rivet_workflows.records import Lifecycle
 
 
@@ -45,6 +46,11 @@ def note(step: Any, body: Any) -> None:
 def undo(step: Any, output: Any) -> None:
     step.effect(("undo", output))
     step.update(lambda state: {**state, "undone": [*state["undone"], output]})
+
+
+def kill(step: Any) -> None:
+    step.effect("kill")
+    step.kill_process()
 
 
 def answer(step: Any, message: Any) -> None:
@@ -169,6 +175,81 @@ async def atomic(ctx: Any) -> None:
     await ctx.step("last", add, atomic=True)
 
 
+async def leaf(ctx: Any) -> int:
+    await ctx.sleep("think", ctx.input % 3)
+    return 2 * await ctx.step("one", effect, ctx.input)  # type: ignore[no-any-return]
+
+
+async def family(ctx: Any) -> list[Any]:
+    """Children in branches, beside waits for messages: what one's look takes away is the other's end."""
+
+    async def child(b: Any, n: int) -> Any:
+        try:
+            return await b.child("child", "leaf", f"{ctx.key}-{n}", input=n)
+        except ChildFailed:
+            return "gone"
+
+    async def mail(b: Any) -> list[Any]:
+        got: list[Any] = []
+        while True:
+            message = await b.queue.next("wait", names=["work", "control"])
+            if message.name == "control":
+                return got
+            await b.step("note", note, message.body)
+            got.append(message.body)
+
+    first = await child(ctx, 0)
+    outcome = await ctx.join("both", mail=mail, children=lambda b: b.map("many", child, [1, 2, 3]))
+    return [first, *outcome["children"]]
+
+
+async def order(ctx: Any) -> list[Any]:
+    """Branches that leave their marks in a list: it says in which order they went on."""
+    seen: list[int] = []
+
+    async def branch(b: Any, n: int) -> None:
+        for mark in (n, 10 + n):
+            await b.step("mark", effect, mark)
+            seen.append(mark)
+
+    await ctx.map("all", branch, [1, 2, 3])
+    told = await ctx.step("tell", effect, list(seen))
+    await ctx.sleep("later", 3)
+    return [seen, told]
+
+
+async def merger(ctx: Any) -> None:
+    """Its steps change a field of the state, actions another one meanwhile."""
+    for _ in range(4):
+        await ctx.step("add", add, max_retries=50, retry_backoff_base=0)
+
+
+async def killer(ctx: Any) -> None:
+    await ctx.step("kill", kill)
+
+
+async def grown(ctx: Any) -> list[str]:
+    got = [await ctx.step("first", effect, "first")]
+    await ctx.sleep("between", 4)
+    return [*got, await ctx.step("last", effect, "last")]
+
+
+async def grown_2(ctx: Any) -> list[str]:
+    got = [await ctx.step("first", effect, "first")]
+    await ctx.sleep("between", 4)
+    if await ctx.get_version("audit", 2) == 2:
+        got.append(await ctx.step("audit", effect, "audit"))
+    return [*got, await ctx.step("last", effect, "last")]
+
+
+async def renamed(ctx: Any) -> list[str]:
+    return [await ctx.step(name, effect, name) for name in ("one", "two", "three")]
+
+
+async def renamed_2(ctx: Any) -> list[str]:
+    return [await ctx.step(name, effect, name) for name in ("uno", "due", "tre")]
+
+
 async def deadline(ctx: Any) -> Any:
     async def approved(b: Any) -> Any:
         return (await b.queue.next("approval", names=["work"])).body
@@ -181,70 +262,121 @@ async def deadline(ctx: Any) -> Any:
     return outcome.winner
 
 
+@dataclass
+class Result:
+    """What is stored of an actor at the end, and what the world knows of it."""
+
+    lifecycle: Lifecycle
+    error: str | None
+    output: Any
+    state: dict[str, Any]
+    #: Bodies of the events called ``got``; None once they were pruned.
+    events: list[Any] | None
+    #: Bodies sent, in order, and those that nobody has received.
+    sent: list[int]
+    left: int
+    #: Replies to them.
+    replies: list[tuple[str, Any] | None] = field(default_factory=list)
+
+
+Check = Callable[[Result], None]
+
+
+@dataclass
 class Expect:
-    """A workflow, whether it wants messages, and what must hold at its end."""
+    """A workflow, and what must hold at its end."""
 
-    def __init__(
-        self, run: Any, *, messages: bool = False, check: Callable[[Any, Any, list[Any]], None]
-    ) -> None:
-        self.run = run
-        self.messages = messages
-        self.check = check
+    run: Any
+    check: Check
+    #: It wants messages, until one says stop.
+    messages: bool = False
+    #: The same workflow in the next release.
+    next_run: Any = None
+    #: May be told to run again from one of its entries.
+    replays: bool = False
+    #: Made by others only.
+    child: bool = False
+    #: It ends set aside.
+    set_aside: bool = False
 
 
-def _output(expected: Any) -> Callable[[Any, Any, list[Any]], None]:
-    def check(row: Any, output: Any, sent: list[Any]) -> None:
-        assert row.lifecycle is Lifecycle.COMPLETED, (row.lifecycle.label, row.error)
-        assert output == expected, f"output {output!r}, expected {expected!r}"
+def _completed(result: Result) -> None:
+    assert result.lifecycle is Lifecycle.COMPLETED, (result.lifecycle.label, result.error)
+
+
+def _output(*expected: Any) -> Check:
+    """Its output is one of these."""
+
+    def check(result: Result) -> None:
+        _completed(result)
+        assert result.output in expected, f"output {result.output!r}, expected one of {expected!r}"
 
     return check
 
 
-def _got_all(row: Any, output: Any, sent: list[Any]) -> None:
-    assert row.lifecycle is Lifecycle.COMPLETED, (row.lifecycle.label, row.error)
-    got = row.decoded_state()["got"]
+def _got_all(result: Result) -> None:
+    got, sent = result.state["got"], result.sent
+    _completed(result)
     assert got == sent, f"received {got}, sent {sent}"
-    events = [body for _, _, body in row.events]
-    assert [int(e) for e in events] == sent, f"events {events}, sent {sent}"
+    assert result.events in (None, sent), f"events {result.events}, sent {sent}"
 
 
-def _together(row: Any, output: Any, sent: list[Any]) -> None:
-    _output([{"left": 1, "right": 1}, True, [0, 1, 2, 3], False, ["bad"]])(row, output, sent)
+def _together(result: Result) -> None:
+    _output([{"left": 1, "right": 1}, True, [0, 1, 2, 3], False, ["bad"]])(result)
     # join 1 + 2, the race's winner 1 or 2 and perhaps some of the loser's, the failing join's good branch 2.
-    assert 6 <= row.decoded_state()["n"] <= 8, row.decoded_state()
+    assert 6 <= result.state["n"] <= 8, result.state
 
 
-def _four(row: Any, output: Any, sent: list[Any]) -> None:
-    _output(None)(row, output, sent)
-    assert row.decoded_state()["n"] == 4, row.decoded_state()
+def _four(result: Result) -> None:
+    _output(None)(result)
+    assert result.state["n"] == 4, result.state
 
 
-def _saga(row: Any, output: Any, sent: list[Any]) -> None:
-    assert row.lifecycle is Lifecycle.FAILED, row.lifecycle.label
-    assert row.decoded_state()["undone"] == [2, 1, 0], row.decoded_state()
+def _saga(result: Result) -> None:
+    assert result.lifecycle is Lifecycle.FAILED, result.lifecycle.label
+    assert result.state["undone"] == [2, 1, 0], result.state
 
 
-def _rpc(row: Any, output: Any, sent: list[Any]) -> None:
-    _output("done")(row, output, sent)
-    assert not row.messages, row.messages
+def _rpc(result: Result) -> None:
+    _output("done")(result)
+    assert result.left == 0, f"{result.left} messages are left"
+    expected = [("completed", {"answer": body}) for body in result.sent]
+    assert result.replies == expected, f"replies {result.replies}, expected {expected}"
+
+
+def _in_order(result: Result) -> None:
+    _completed(result)
+    seen, told = result.output
+    assert seen == told, f"went on in the order {told}, and after a replay in the order {seen}"
+
+
+def _family(result: Result) -> None:
+    _got_all(result)
+    for n, output in enumerate(result.output):
+        assert output in (2 * n, "gone"), result.output
+
+
+def _poisoned(result: Result) -> None:
+    assert result.lifecycle is Lifecycle.SET_ASIDE, result.lifecycle.label
 
 
 WORKFLOWS: dict[str, Expect] = {
-    "steps": Expect(steps, check=_output([0, 1, 2, 3])),
-    "worker_loop": Expect(worker_loop, messages=True, check=_got_all),
-    "batches": Expect(batches, messages=True, check=_got_all),
-    "naps": Expect(naps, check=_output("rested")),
-    "together": Expect(together, check=_together),
-    "retries": Expect(retries, check=_output(["ok", "critical", (True, 2)])),
-    "saga": Expect(saga, check=_saga),
-    "rpc": Expect(rpc, messages=True, check=_rpc),
-    "self_sender": Expect(self_sender, check=_output([0, 1, 2])),
-    "atomic": Expect(atomic, check=_four),
-    "deadline": Expect(
-        deadline,
-        messages=True,
-        check=lambda row, output, sent: _output("approved" if output == "approved" else "expired")(
-            row, output, sent
-        ),
-    ),
+    "steps": Expect(steps, _output([0, 1, 2, 3]), replays=True),
+    "worker_loop": Expect(worker_loop, _got_all, messages=True),
+    "batches": Expect(batches, _got_all, messages=True),
+    "naps": Expect(naps, _output("rested"), replays=True),
+    "together": Expect(together, _together),
+    "retries": Expect(retries, _output(["ok", "critical", (True, 2)]), replays=True),
+    "saga": Expect(saga, _saga),
+    "rpc": Expect(rpc, _rpc, messages=True),
+    "self_sender": Expect(self_sender, _output([0, 1, 2])),
+    "atomic": Expect(atomic, _four),
+    "order": Expect(order, _in_order),
+    "merger": Expect(merger, _four),
+    "deadline": Expect(deadline, _output("approved", "expired"), messages=True),
+    "family": Expect(family, _family, messages=True),
+    "leaf": Expect(leaf, _output(0, 2, 4, 6), child=True),
+    "grown": Expect(grown, _output(["first", "last"], ["first", "audit", "last"]), next_run=grown_2),
+    "renamed": Expect(renamed, _output(["one", "two", "three"], ["uno", "due", "tre"]), next_run=renamed_2),
+    "killer": Expect(killer, _poisoned, set_aside=True),
 }

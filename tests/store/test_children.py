@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rivet_workflows.models import Timer, Waiter
-from rivet_workflows.records import Claimed, Commit, Finish, Lifecycle
+from rivet_workflows.records import Claimed, Commit, Finish, Lifecycle, Look
 from rivet_workflows.store.store import Store
 from tests.store.conftest import item
 
@@ -64,9 +64,12 @@ def test_a_child_that_ended_and_runs_again_wakes_who_waits_when_it_ends_again(
     store.watch(parent.actor_id, child.actor_id)
     store.cancel(child.actor_id)
     store.recover(child.actor_id)
+    store.look([Look(parent.actor_id, ())])
     assert store.read_ends(parent.actor_id, [child.actor_id]) == {}
     store.cancel(child.actor_id)
-    assert wakes(parent.actor_id) == 2
+    run = store.position(parent.actor_id)
+    assert run is not None
+    assert run.wake_at is not None
     assert store.read_ends(parent.actor_id, [child.actor_id])[child.actor_id].lifecycle is Lifecycle.CANCELLED
 
 

@@ -12,8 +12,8 @@ from rivet_workflows.engine import Limits, Program
 from rivet_workflows.records import Blocked, Claimed, Lifecycle
 from rivet_workflows.worker.core import CoreLimits
 from rivet_workflows.worker.orders import ChildEnd, ChildStart, StepReport
-from tests.simulation.memory import MemoryStore
-from tests.simulation.worker import SimWorker
+from tests.simulation.memory_worker import MemoryStore
+from tests.worker.by_hand import HandWorker
 
 START = 1_800_000_000_000_000
 
@@ -27,13 +27,13 @@ class World:
         self.run = run
         self.code = code
         self.store = MemoryStore(lambda: self.time)
-        self.workers: list[SimWorker] = []
+        self.workers: list[HandWorker] = []
 
     def program(self, _claimed: Claimed) -> Program:
         return Program(run=self.run, code=self.code)
 
-    def worker(self) -> SimWorker:
-        self.workers.append(SimWorker(self.store, self.program, {"test": self.code}, self.limits))
+    def worker(self) -> HandWorker:
+        self.workers.append(HandWorker(self.store, self.program, {"test": self.code}, self.limits))
         return self.workers[-1]
 
     def actor(self, n: int = 1, **given: Any) -> uuid.UUID:
@@ -46,10 +46,13 @@ class World:
         assert row.lifecycle is Lifecycle.COMPLETED, (row.lifecycle, row.error, row.inflight)
         return codec.loads(row.output or "null")
 
+    def state(self, actor_id: uuid.UUID) -> Any:
+        return codec.loads(self.store.rows[actor_id].state or "null")
+
     def pass_time(self, seconds: float) -> None:
         self.time += round(seconds * 1_000_000)
 
-    def finish_all(self, worker: SimWorker) -> None:
+    def finish_all(self, worker: HandWorker) -> None:
         """Everything that has started ends, until nothing more starts."""
         while worker.attempts or worker.settle():
             for start in list(worker.attempts):
@@ -155,7 +158,7 @@ def test_a_waiting_actor_is_let_go_and_woken_by_a_message():
     assert worker.core.held == 0
     assert world.store.rows[actor].owner is None
     for body in "abc":
-        world.store.send(actor, "q", codec.dumps(body))
+        world.store.put(actor, "q", codec.dumps(body))
     worker.until_idle()
     assert world.output(actor) == ["a", "b", "c"]
 
@@ -183,7 +186,7 @@ def test_more_messages_than_one_look_shows_are_all_received():
     world = World(drain)
     actor = world.actor()
     for n in range(55):
-        world.store.send(actor, "q", str(n))
+        world.store.put(actor, "q", str(n))
     world.worker().until_idle()
     assert world.output(actor) == 55
 
@@ -271,7 +274,7 @@ def test_stop_hands_back_everything_and_loses_nothing():
     worker = world.worker()
     worker.until_idle()
     for actor in actors:
-        world.store.send(actor, "q", '"x"')
+        world.store.put(actor, "q", '"x"')
     worker.core.rung(actors, world.time)
     worker.settle()
     worker.core.stop(world.time)
@@ -281,8 +284,8 @@ def test_stop_hands_back_everything_and_loses_nothing():
     assert worker.core.held == 0
     assert all(world.store.rows[a].owner is None for a in actors)
     for actor in actors:
-        world.store.send(actor, "q", '"y"')
-        world.store.send(actor, "q", '"z"')
+        world.store.put(actor, "q", '"y"')
+        world.store.put(actor, "q", '"z"')
     world.worker().until_idle()
     assert [world.output(a) for a in actors] == [["x", "y", "z"]] * 20
 
@@ -308,7 +311,7 @@ def test_code_that_does_not_fit_is_set_aside_with_nothing_changed_and_goes_on_wi
     assert row.blocked_code == "v2"
     assert row.inflight == before
     world.run, world.code = three, "v3"
-    world.store._wake(actor)
+    world.store.wake_row(actor)
     world.worker().until_idle()
     assert world.output(actor) == 3
 
@@ -328,7 +331,7 @@ def test_state_changes_of_parallel_steps_are_all_there(step):
     worker.settle()
     world.finish_all(worker)
     world.output(actor)
-    assert codec.loads(world.store.rows[actor].state) == {"n": 10}
+    assert world.state(actor) == {"n": 10}
 
 
 async def atomic_beside(ctx: Any) -> None:
@@ -362,7 +365,7 @@ def test_an_atomic_step_beside_a_busy_branch_comes_through():
     assert [name for _, name in worker.calls].count("busy") < 30
     world.finish_all(worker)
     world.output(actor)
-    assert codec.loads(world.store.rows[actor].state) == {"n": 31}
+    assert world.state(actor) == {"n": 31}
 
 
 def test_two_atomic_steps_and_a_busy_branch_come_through():
@@ -389,7 +392,7 @@ def test_two_atomic_steps_and_a_busy_branch_come_through():
         worker.settle()
         world.pass_time(0.001)
     world.output(actor)
-    assert codec.loads(world.store.rows[actor].state) == {"n": 36}
+    assert world.state(actor) == {"n": 36}
 
 
 def test_a_step_that_is_recorded_and_not_begun_by_a_worker_that_stops_counts_no_try():
@@ -416,7 +419,7 @@ def test_a_step_that_is_recorded_and_not_begun_by_a_worker_that_stops_counts_no_
     assert worker.core.held == 0
     world.worker().until_idle()
     world.output(actor)
-    assert codec.loads(world.store.rows[actor].state) == {"n": 41}
+    assert world.state(actor) == {"n": 41}
 
 
 def test_an_action_that_changes_the_same_field_while_a_step_runs_is_not_overwritten():
@@ -438,7 +441,7 @@ def test_an_action_that_changes_the_same_field_while_a_step_runs_is_not_overwrit
     assert worker.errors[0].error.is_a("rivet_workflows.exceptions.StateConflict")
     worker.until_idle()
     world.output(actor)
-    assert codec.loads(row.state) == {"n": 11}
+    assert world.state(actor) == {"n": 11}
 
 
 def test_a_merge_that_is_answered_late_is_not_taken_for_the_answer_to_the_next():
@@ -481,7 +484,7 @@ def test_a_merge_that_is_answered_late_is_not_taken_for_the_answer_to_the_next()
         worker.settle()
     worker.settle()
     world.output(actor)
-    assert codec.loads(row.state) == {"n": 111}
+    assert world.state(actor) == {"n": 111}
 
 
 def test_what_a_cancelled_step_wanted_to_change_is_not_written():
@@ -525,7 +528,7 @@ def test_what_a_cancelled_step_wanted_to_change_is_not_written():
     worker.finish(attempts[2])
     worker.settle()
     assert world.output(actor)["race"] == "quick"
-    assert codec.loads(world.store.rows[actor].state) == {"n": ["first"]}
+    assert world.state(actor) == {"n": ["first"]}
 
 
 def test_rows_that_cannot_be_read_set_aside_that_actor_alone():
@@ -583,12 +586,12 @@ def test_actors_that_wait_to_be_tried_apart_are_handed_back_by_a_stop():
 # -- children
 
 
-def begun(worker: SimWorker, start: ChildStart, child: uuid.UUID) -> None:
+def begun(worker: HandWorker, start: ChildStart, child: uuid.UUID) -> None:
     """The shell's answer: the child is there, and its end will wake the parent."""
     worker.core.child_begun(start, child, None, worker.store.now())
 
 
-def told(worker: SimWorker, actor: uuid.UUID, child: uuid.UUID) -> None:
+def told(worker: HandWorker, actor: uuid.UUID, child: uuid.UUID) -> None:
     worker.core.children_ended(actor, {child: ChildEnd(True, output="7")}, worker.store.now())
 
 
@@ -633,7 +636,7 @@ def test_whatever_takes_a_parents_wake_away_reads_how_its_children_are(run: Any)
     worker.settle()
     assert worker.core.idle
     worker.child_looks.clear()
-    world.store._wake(actor)
+    world.store.wake_row(actor)
     worker.core.rung([actor], world.time)
     assert not worker.core.idle
     worker.settle()
@@ -654,7 +657,7 @@ def test_a_parent_is_not_let_go_while_the_ends_of_its_children_are_read(run: Any
     if limits.max_parked:
         worker.settle()
     world.pass_time(2)
-    world.store._wake(actor)  # the child has ended
+    world.store.wake_row(actor)  # the child has ended
     worker.core.rung([actor], world.time)
     worker.settle()
     if not world.store.timers:
