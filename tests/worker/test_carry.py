@@ -16,10 +16,18 @@ def test_atomic_steps_are_answered_before_anything_is_written():
     done: list[str] = []
     parts: Any = MagicMock()
     parts.store.vendor = "sqlite"
-    parts.patience.side_effect = lambda verb, *_: done.append("verb") or []
-    parts.store.commit_group.side_effect = lambda _items: done.append("commit") or []
-    parts.runner.abort_atomic.side_effect = lambda _token: done.append("abort")
-    parts.runner.commit_atomic.side_effect = lambda _token, _item: done.append("answer")
+
+    def does(what: str) -> Any:
+        def do(*_: Any) -> list[Any]:
+            done.append(what)
+            return []
+
+        return do
+
+    parts.patience.side_effect = does("verb")
+    parts.store.commit_group.side_effect = does("commit")
+    parts.runner.abort_atomic.side_effect = does("abort")
+    parts.runner.commit_atomic.side_effect = does("answer")
     names = ("store", "runner", "inbox", "env", "vars", "hooks", "patience", "failures", "now", "ring")
     carrier = Carrier(parts.core, 1, **{name: getattr(parts, name) for name in names})
     item = CommitItem(uuid4(), 1, 1, 1, "")
