@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any
 
 from patterns.base import Pattern
 from rivet_workflows import Queue, ScheduledFire, action
+
+BACKUP_EVERY = timedelta(hours=1)
 
 # -- cron tick
 
@@ -52,6 +55,43 @@ class Digest(Pattern):
     @action(read_only=True)
     def deliveries(self, c: Any) -> list[str]:
         return [fire.result for fire in c.cron.history("morning")]
+
+
+# -- cron tick into the workflow
+
+
+@dataclass
+class BackupState:
+    backups: int = 0
+    last: datetime | None = None
+
+
+class Backup(Pattern):
+    """Cron tick, queue-driven: the schedule puts a message into a queue, and the workflow does the work.
+
+    Use it when what recurs takes steps, with their retries and waits. A scheduled action is one transaction and is not
+    tried again when it fails; this one can hardly fail, and the tick waits until the workflow gets to it.
+    """
+
+    state = BackupState
+    ticks = Queue(datetime)
+
+    def on_create(self, c: Any, given: Any) -> None:
+        c.cron.every(name="tick", interval=BACKUP_EVERY, action=Backup.tick, max_history=10)
+
+    @action
+    def tick(self, c: Any, fire: ScheduledFire) -> None:
+        c.queue.send("ticks", fire.scheduled_at)
+
+    async def run(self, ctx: Any) -> None:
+        async for turn in ctx.loop("backups"):
+            tick = await turn.queue.next("wait-tick", names=[Backup.ticks])
+            await turn.step(back_up, tick.body)
+
+
+def back_up(step: Any, at: datetime) -> None:
+    step.state.backups += 1
+    step.state.last = at
 
 
 # -- setup and teardown

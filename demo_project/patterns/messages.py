@@ -9,6 +9,9 @@ from typing import Any, Literal
 from patterns.base import Pattern
 from rivet_workflows import Queue, QueueTimeout, action
 
+#: How long an expense waits for somebody to decide.
+PATIENCE = timedelta(days=3)
+
 # -- queue-driven worker
 
 
@@ -82,6 +85,38 @@ class Freight(Pattern):
 def work_out_quote(step: Any, request: QuoteRequest) -> Quote:
     step.state.quotes += 1
     return Quote(price=500 + 25 * request.weight)
+
+
+@dataclass
+class PurchaseState:
+    total: int = 0
+
+
+class Purchase(Pattern):
+    """The same between two actors: a step asks another actor's workflow, and goes on with its answer.
+
+    Use it when who answers has a queue of its own to work through. The question carries the step's key, so a step that
+    is run again asks nothing twice. ``input``: the weight of what is bought.
+    """
+
+    state = PurchaseState
+
+    async def run(self, ctx: Any) -> int:
+        quote = await ctx.step(ask_for_quote, ctx.input)
+        return await ctx.step(add_freight, quote)
+
+
+def ask_for_quote(step: Any, weight: int) -> Quote:
+    freight = step.client().get_or_create(Freight, "sea")
+    sent = freight.send(Freight.requests, QuoteRequest(weight), wait=True, timeout=20)
+    if sent.status != "completed":
+        raise TimeoutError("no quote yet")
+    return sent.response
+
+
+def add_freight(step: Any, quote: Quote) -> int:
+    step.state.total = 10_000 + quote.price
+    return step.state.total
 
 
 # -- batch drainer
@@ -221,9 +256,7 @@ class Expense(Pattern):
 
     async def run(self, ctx: Any) -> str:
         try:
-            message = await ctx.queue.next(
-                "wait-verdict", names=[Expense.verdicts], timeout=timedelta(days=3)
-            )
+            message = await ctx.queue.next("wait-verdict", names=[Expense.verdicts], timeout=PATIENCE)
         except QueueTimeout:
             return await ctx.step("expire", settle, "expired", "nobody")
         status = "paid out" if message.body.approved else "refused"

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from patterns.basics import Crawl, Export, Feed, Hours, Import, Payroll, Thermostat, Welcome
-from patterns.clock import Digest, Printer, closed_lines
+from patterns.clock import Backup, Digest, Printer, closed_lines
 from patterns.failures import Account, Avatar, Door, Shipment, Sync, Transfer, Trip
 from patterns.messages import (
     Conveyor,
     Expense,
     Freight,
     Meter,
+    Purchase,
     Quote,
     QuoteRequest,
     Resizer,
@@ -22,7 +23,7 @@ from patterns.messages import (
     Upload,
     Verdict,
 )
-from patterns.timers import Build, Rates, Transcript, Trial
+from patterns.timers import Build, Rates, RateSource, Transcript, Trial
 from patterns.together import (
     Auction,
     Consignment,
@@ -131,6 +132,13 @@ def test_freight_answers(rivet: Any) -> None:
     assert (sent.status, sent.response) == ("completed", Quote(price=600))
 
 
+def test_purchase_asks_once_and_goes_on_with_the_answer(rivet: Any) -> None:
+    actor = rivet.client.get_or_create(Purchase, "chairs", input=4)
+    rivet.crash_at("ask_for_quote", "after_run")
+    assert finished(rivet, actor) == 10_600
+    assert rivet.client.get(Freight, "sea").get_state().quotes == 1
+
+
 def test_meter_takes_what_is_there_in_one_step(rivet: Any) -> None:
     actor = rivet.client.get_or_create(Meter, "water")
     for value in range(250):
@@ -210,14 +218,18 @@ def test_transcript_tries_again_after_a_timeout(rivet: Any) -> None:
 
 
 def test_rates_are_live_when_the_source_answers(rivet: Any) -> None:
-    assert finished(rivet, rivet.client.get_or_create(Rates, "today")) == "live"
+    actor = rivet.client.get_or_create(Rates, "today")
+    assert finished(rivet, actor) == "live"
+    assert actor.get_state().rate == 1.08
 
 
 def test_rates_fall_back_in_time(rivet: Any) -> None:
-    rivet.fail_step("fetch_rate", times=None, error=ConnectionError("down"))
+    rivet.client.get_or_create(RateSource, "live").set(1.08, in_order=False)
+    rivet.client.get_or_create(RateSource, "yesterday").set(1.05)
     actor = rivet.client.get_or_create(Rates, "today")
     rivet.advance(seconds=4)
     assert actor.result() == "yesterday"
+    assert actor.get_state().rate == 1.05
 
 
 def test_build_asks_more_and_more_rarely(rivet: Any) -> None:
@@ -424,6 +436,15 @@ def test_digest_is_sent_once_for_all_that_was_missed_and_stops(rivet: Any) -> No
     assert actor.unsubscribe()
     rivet.advance(days=30)
     assert actor.deliveries() == []
+
+
+def test_backup_works_through_its_ticks(rivet: Any) -> None:
+    actor = rivet.client.get_or_create(Backup, "db")
+    began = rivet.now()
+    rivet.crash_at("back_up", "before")
+    rivet.advance(hours=3, minutes=5)
+    assert actor.get_state().backups == 3
+    assert actor.get_state().last == began + timedelta(hours=3)
 
 
 def test_printer_opens_a_line_and_closes_it(rivet: Any) -> None:

@@ -7,7 +7,10 @@ from datetime import timedelta
 from typing import Any
 
 from patterns.base import Pattern
-from rivet_workflows import Queue, StepFailed
+from rivet_workflows import Actor, Queue, StepFailed, UserError, action
+
+FIRST_DAYS = timedelta(days=10)
+WHOLE_TRIAL = timedelta(days=14)
 
 # -- timers
 
@@ -27,9 +30,9 @@ class Trial(Pattern):
     state = TrialState
 
     async def run(self, ctx: Any) -> None:
-        ends = ctx.now() + timedelta(days=14)
+        ends = ctx.now() + WHOLE_TRIAL
         await ctx.step("greet", send_mail, "welcome")
-        await ctx.sleep("first-days", timedelta(days=10))
+        await ctx.sleep("first-days", FIRST_DAYS)
         await ctx.step("remind", send_mail, "four days left")
         await ctx.sleep_until("trial-ends", ends)
         await ctx.step("end", send_mail, "the trial is over")
@@ -85,6 +88,22 @@ def save_transcript(step: Any, text: str) -> None:
 # -- timeout with fallback
 
 
+class RateSource(Actor):
+    """Somebody who knows the rate, most of the time."""
+
+    state = {"rate": 1.08, "in_order": True}
+
+    @action
+    def set(self, c: Any, rate: float, in_order: bool = True) -> None:
+        c.state["rate"], c.state["in_order"] = rate, in_order
+
+    @action(read_only=True)
+    def rate(self, c: Any) -> float:
+        if not c.state["in_order"]:
+            raise UserError("out of order")
+        return c.state["rate"]
+
+
 @dataclass
 class RatesState:
     rate: float = 0.0
@@ -92,7 +111,7 @@ class RatesState:
 
 
 class Rates(Pattern):
-    """Timeout with fallback: ask the good source, but do not wait for it for ever.
+    """Timeout with fallback: ask the good actor, but do not wait for it for ever; then ask another.
 
     Use it when a stale answer beats a late one. A race against a sleep bounds all attempts together, where a
     step's timeout bounds each of them.
@@ -104,19 +123,20 @@ class Rates(Pattern):
         outcome = await ctx.race("live-or-stale", live=live_rate, patience=give_up)
         if outcome.winner == "live":
             return await ctx.step("keep-live", keep_rate, outcome.value, "live")
-        return await ctx.step("keep-stale", keep_rate, 1.05, "yesterday")
+        stale = await ctx.step("fetch-stale", fetch_rate, "yesterday")
+        return await ctx.step("keep-stale", keep_rate, stale, "yesterday")
 
 
 async def live_rate(branch: Any) -> float:
-    return await branch.step(fetch_rate, max_retries=20)
+    return await branch.step("fetch-live", fetch_rate, "live", max_retries=20)
 
 
 async def give_up(branch: Any) -> None:
     await branch.sleep("patience", 3)
 
 
-def fetch_rate(step: Any) -> float:
-    return 1.08
+def fetch_rate(step: Any, source: str) -> float:
+    return step.client().get_or_create(RateSource, source).call("rate")
 
 
 def keep_rate(step: Any, rate: float, source: str) -> str:

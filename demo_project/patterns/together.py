@@ -9,6 +9,9 @@ from typing import Any
 from patterns.base import Pattern
 from rivet_workflows import Actor, Queue, action
 
+OFFERS_UNTIL = timedelta(hours=24)
+ON_THE_ROAD = timedelta(days=1)
+
 # -- join
 
 
@@ -77,7 +80,7 @@ async def wait_for_offer(branch: Any) -> int:
 
 
 async def wait_for_end(branch: Any) -> None:
-    await branch.sleep("until-the-end", timedelta(hours=24))
+    await branch.sleep("until-the-end", OFFERS_UNTIL)
 
 
 def close_auction(step: Any, result: str) -> str:
@@ -235,7 +238,7 @@ class Parcel(Pattern):
 
     async def run(self, ctx: Any) -> str:
         await ctx.step("label", mark_parcel, "labelled")
-        await ctx.sleep("on-the-road", timedelta(days=1))
+        await ctx.sleep("on-the-road", ON_THE_ROAD)
         await ctx.step("deliver", mark_parcel, "delivered")
         return f"{ctx.input} delivered"
 
