@@ -47,7 +47,7 @@ def fresh_database(kind: str, folder: Path) -> Iterator[str]:
 def setup(url: str) -> None:
     """Django in this process, on that database, migrated."""
     os.environ["RIVET_CLUSTER_DB"] = url
-    os.environ["DJANGO_SETTINGS_MODULE"] = "tests.cluster.settings"
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.cluster.settings")
     import django
     from django.core.management import call_command
 

@@ -73,3 +73,13 @@ def test_a_counter_is_exact_and_what_ran_more_than_once_is_in_the_history(databa
     size = os.environ.get("RIVET_COUNTER", "120")
     (found,) = scenario("counter", "--database", database, "--increments", size, timeout=3600)
     assert (found["actions"], found["steps"]) == (int(size) // 2, int(size) - int(size) // 2)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "database", ["sqlite", pytest.param("postgres", marks=pytest.mark.requires_postgres)]
+)
+def test_every_pattern_killed_in_its_middle_comes_to_what_it_came_to_undisturbed(database):
+    (undisturbed,) = scenario("patterns", "--database", database, "--story", "undisturbed")
+    (killed,) = scenario("patterns", "--database", database, "--story", "killed")
+    assert killed["outcome"] == undisturbed
