@@ -101,7 +101,8 @@ class WriteTurn:
 
 
 class Atomics:
-    """The store's part in atomic steps, as the step threads use it. ``committed`` is told what became of each."""
+    """The store's part in atomic steps, as the step threads use it. ``committed`` is told what became of each,
+    ``connect`` sees to it before a transaction that there is a connection."""
 
     def __init__(
         self,
@@ -110,8 +111,10 @@ class Atomics:
         resolve: Callable[[CommitItem, BaseException], CommitResult] | None = None,
         committed: Callable[[StepToken, CommitResult], None] = lambda _token, _result: None,
         turn: WriteTurn | None = None,
+        connect: Callable[[], None] = lambda: None,
     ) -> None:
         self.alias = alias
+        self.connect = connect
         self.turn = turn or WriteTurn(False)
         self.commit = commit
         self.resolve = resolve or (

@@ -1,4 +1,4 @@
-"""Database verbs of the core's thread, carried through outages: said once, tried again with growing pauses, not lost.
+"""Database verbs of the worker's own, carried through outages: said once, tried again with growing pauses, not lost.
 
 A worker outlives its database: it does not exit when that restarts, and nothing it holds is forgotten meanwhile.
 Errors that are no outage (a statement that is wrong, a missing table) get out.
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import ParamSpec, TypeVar
 
-from django.db import InterfaceError, InternalError, OperationalError
+from django.db import InterfaceError, InternalError, OperationalError, connections
 
 from rivet_workflows.store.errors import Trouble, classify
 from rivet_workflows.worker.connections import drop
@@ -110,6 +110,25 @@ class Patience:
 def is_outage(error: BaseException) -> bool:
     """Is it about the database being away, and not about what was asked of it?"""
     return isinstance(error, OUTAGES) and not _is_ours(error)
+
+
+def insist(alias: str, verb: Callable[[], R], go_on: Callable[[], bool]) -> R:
+    """``verb()`` on another thread than the core's, again and again while ``go_on()``, however long the database is
+    away: what the worker itself asks must not cost the step for which it asks an attempt.
+
+    Raises the outage's error when it is time to go, and at once inside a transaction, which is lost with the
+    connection.
+    """
+    pause = FIRST_PAUSE
+    while True:
+        try:
+            return verb()
+        except OUTAGES as error:
+            if not is_outage(error) or connections[alias].in_atomic_block or not go_on():
+                raise
+        drop(alias)
+        time.sleep(pause)
+        pause = min(LONGEST_PAUSE, pause * 2)
 
 
 def _is_ours(error: Exception) -> bool:

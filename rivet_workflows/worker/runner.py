@@ -211,6 +211,7 @@ class StepRunner:
             return handover
 
         try:
+            self._atomics.connect()
             with self._atomics.turn.of_step():
                 report, result = run_atomic(
                     attempt,

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 from uuid import UUID
 
 from django.db import connections
@@ -33,7 +34,7 @@ from rivet_workflows.store.listening import Listener
 from rivet_workflows.worker import guard, maintenance
 from rivet_workflows.worker.atomic import Atomics, WriteTurn
 from rivet_workflows.worker.carry import Carrier
-from rivet_workflows.worker.connections import close_all, drop
+from rivet_workflows.worker.connections import close_all
 from rivet_workflows.worker.context import StepEnvironment
 from rivet_workflows.worker.control import Control
 from rivet_workflows.worker.core import Core, CoreLimits
@@ -43,7 +44,7 @@ from rivet_workflows.worker.firing import Firing
 from rivet_workflows.worker.hooks import Hooks
 from rivet_workflows.worker.inbox import Inbox
 from rivet_workflows.worker.orders import ErrorEvent
-from rivet_workflows.worker.patience import OUTAGES, GivenUp, Patience
+from rivet_workflows.worker.patience import OUTAGES, GivenUp, Patience, insist
 from rivet_workflows.worker.ports import WorkerStore
 from rivet_workflows.worker.programs import engine_limits, make_program
 from rivet_workflows.worker.pulse import Pulse
@@ -53,6 +54,8 @@ from rivet_workflows.worker.stepclient import StepClient
 from rivet_workflows.worker.vars import VarsTable
 
 logger = logging.getLogger("rivet_workflows.worker")
+
+R = TypeVar("R")
 
 #: Seconds that a thread may run Python before another gets its turn. With one busy step thread the default of 5 ms
 #: makes every hand-over of the core's wait that long: 1,900 steps/s instead of 12,300.
@@ -134,7 +137,12 @@ class Worker:
             concurrency=options.concurrency,
             exhausted=self._exhausted,
             atomics=Atomics(
-                store.alias, self._commit_atomic, self._resolve_atomic, self._inbox.committed, self._turn
+                store.alias,
+                self._commit_atomic,
+                self._resolve_atomic,
+                self._inbox.committed,
+                self._turn,
+                connect=lambda: self._insist(lambda: connections[store.alias].ensure_connection()),
             ),
         )
         self._db = Patience(store.alias, self.control.pause, self._prepare_connection, self._turn.of_core)
@@ -189,15 +197,14 @@ class Worker:
         """The transaction of an atomic step ended in an error: was it committed?"""
         if not isinstance(error, (UnknownOutcome, *OUTAGES)):
             return CommitResult(item.actor_id, Commit.REFUSED, f"{type(error).__name__}: {error}")
-        while not self.control.leaving:
-            drop(self._store.alias)
-            try:
-                (result,) = self._store.resolve([item])
-            except (UnknownOutcome, *OUTAGES):
-                time.sleep(0.2)  # the database is away: nothing rings when it is back
-            else:
-                return result
-        return CommitResult(item.actor_id, Commit.STALE)
+        try:
+            (result,) = self._insist(lambda: self._store.resolve([item]))
+        except OUTAGES:
+            return CommitResult(item.actor_id, Commit.STALE)
+        return result
+
+    def _insist(self, verb: Callable[[], R]) -> R:
+        return insist(self._store.alias, verb, lambda: not self.control.leaving)
 
     # -- the core's thread
 
@@ -351,14 +358,8 @@ class Worker:
         self._inbox.sweep()
 
     def _load_state(self, actor_id: UUID) -> tuple[int, str | None]:
-        """On a step's thread. Our own read must not cost the step an attempt: a dead connection is replaced."""
-        try:
-            return self._store.load_state(actor_id)
-        except OUTAGES:
-            if connections[self._store.alias].in_atomic_block:
-                raise
-            drop(self._store.alias)
-            return self._store.load_state(actor_id)
+        """On a step's thread."""
+        return self._insist(lambda: self._store.load_state(actor_id))
 
     def _lock_state(self, actor_id: UUID) -> tuple[int, str | None]:
         """On a step's thread, in the transaction of an atomic step."""

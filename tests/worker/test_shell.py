@@ -529,6 +529,48 @@ def test_an_outage_as_a_step_ends_costs_it_no_attempt(workers: Workers):
     assert (ran, handle.get_count()) == ([1], 1)
 
 
+@sidedb.both
+def test_an_outage_costs_no_step_an_attempt_for_what_the_worker_itself_asks(workers: Workers):
+    """BR-108: reading the state, and beginning an atomic step's transaction, are not the step's own queries."""
+    attempts: list[tuple[str, int]] = []
+
+    class Counting(Actor):
+        state = Total
+
+        async def run(self, ctx):
+            await ctx.step("plain", self.count)
+            await ctx.step("atomic", self.count, atomic=True)
+
+        def count(self, step):
+            attempts.append((step.step_name, step.attempt))
+            if step.step_name == "plain":
+                step.state.count += 1
+                connections[sidedb_alias()].close()
+
+    handle = client.create(Counting, "c")
+    store = Faulty(workers.side.store)
+    store.fail["load_state"] = [OperationalError("the server has gone away")] * 4
+    connect = connections[sidedb_alias()].__class__.connect
+    refusals: list[int] = []
+
+    def refuse(connection: Any) -> None:
+        """As a server that starts up does to the step's thread, while the worker's own connections are there."""
+        if (
+            threading.current_thread().name.startswith("rivet-step")
+            and len(attempts) == 1
+            and len(refusals) < 3
+        ):
+            refusals.append(1)
+            raise OperationalError("connection refused")
+        connect(connection)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connections[sidedb_alias()].__class__, "connect", refuse)
+        workers.run_dry(store)
+    assert handle.status().state == "completed"
+    assert attempts == [("plain", 1), ("atomic", 1)]
+
+
 def lost_answer(verb: Callable[..., Any], *args: Any) -> Any:
     verb(*args)
     raise UnknownOutcome("the connection broke while COMMIT was on its way")
