@@ -289,7 +289,8 @@ def _postgresql(config: Mapping[str, Any]) -> Iterator[CheckMessage]:
             "W007",
             "The database is reached through a transaction pooler, it seems: LISTEN does not work there, and workers "
             "find new work by polling alone.",
-            "Set RIVET_WORKFLOWS['LISTEN_DSN'] to a direct connection.",
+            "Set RIVET_WORKFLOWS['LISTEN_DSN'] to a direct connection, and DISABLE_SERVER_SIDE_CURSORS in DATABASES, "
+            "which also keeps workers from prepared statements and session settings.",
         )
 
 

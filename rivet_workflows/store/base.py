@@ -33,6 +33,11 @@ def to_uuid(value: Any) -> UUID:
     return value if isinstance(value, UUID) else UUID(str(value))
 
 
+def is_pooled(connection: BaseDatabaseWrapper) -> bool:
+    """Does it lead through a transaction pooler? Django wants this option set then, so it tells."""
+    return bool(connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS"))
+
+
 class StoreBase:
     """A database alias seen as a store. One object per alias, shared by all threads; it keeps no transaction
     and no connection of its own."""

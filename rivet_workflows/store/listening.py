@@ -16,6 +16,7 @@ from uuid import UUID
 from django.db import connections
 
 from rivet_workflows.conf import settings
+from rivet_workflows.store.base import is_pooled
 from rivet_workflows.store.bells import (
     NEWS_CHANNEL,
     WORK_CHANNEL,
@@ -49,11 +50,9 @@ class Listener:
         self._channels: list[str] = [NEWS_CHANNEL] if news else []
         if worker_id is not None:
             self._channels += [WORK_CHANNEL, worker_channel(worker_id)]
-        vendor = connections[alias].vendor
-        self.has_bell = vendor in ("postgresql", "sqlite")
-        self._source: _Source = {"postgresql": _Notifications, "sqlite": _FileVersion}.get(vendor, _Source)(
-            alias, self._channels
-        )
+        kind = _kind_of_source(alias)
+        self.has_bell = kind is not _Source
+        self._source: _Source = kind(alias, self._channels)
 
     def wait(self, timeout: float) -> Heard:
         """What was rung since the last call; waits up to ``timeout`` seconds for the first bell."""
@@ -96,6 +95,17 @@ class _Source:
 
     def close(self) -> None:
         unsubscribe(self.alias, self.mailbox)
+
+
+def _kind_of_source(alias: str) -> type[_Source]:
+    """How bells of other processes are heard on this database; ``_Source`` itself: not at all."""
+    connection = connections[alias]
+    if connection.vendor == "sqlite":
+        return _FileVersion
+    # Behind a pooler LISTEN would work, for a server session that is somebody else's in the next moment.
+    if connection.vendor == "postgresql" and (settings.LISTEN_DSN or not is_pooled(connection)):
+        return _Notifications
+    return _Source
 
 
 class _FileVersion(_Source):
