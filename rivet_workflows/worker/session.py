@@ -186,12 +186,10 @@ class Session:
             self._work = True
 
     def serve_atomics(self) -> None:
-        """Answer atomic steps that have returned, in the middle of whatever this thread waits for."""
-        reports = self._inbox.take_atomics()
-        if not reports:
-            return
+        """Answer atomic steps that have returned, in the middle of whatever this thread waits for: those whose reports
+        come in, and those of which the core was told before and whose answers have not been fetched."""
         with workflow_code():
-            for token, report in reports:
+            for token, report in self._inbox.take_atomics():
                 self._core.step_done(token, report, self._time.now())
             answers = self._core.take_atomics()
         self._carrier.answer_atomics(answers)

@@ -16,6 +16,8 @@ from django.db import OperationalError, connections, transaction
 from rivet_workflows import Actor, Event, Queue, action, client
 from rivet_workflows.records import Commit, CommitResult
 from rivet_workflows.store.errors import UnknownOutcome, WorkerForgotten
+from rivet_workflows.worker.atomic import WriteTurn
+from rivet_workflows.worker.inbox import Inbox
 from rivet_workflows.worker.shell import Worker, WorkerOptions
 from tests import sidedb
 from tests.sidedb import SideDatabase
@@ -824,3 +826,55 @@ def test_a_commit_that_keeps_failing_is_told_once_and_goes_through_at_last(
     workers.run_dry(store)
     assert handle.result(timeout=0) == "done"
     assert caplog.text.count("The database does not answer") == 1
+
+
+@sidedb.sqlite_only
+def test_an_atomic_step_and_a_look_in_one_turn_do_not_wait_for_each_other(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+):
+    """SQLite has one writer: an atomic step that has returned holds it until it is answered, and a look needs it."""
+    starting, comes, reported, together = (threading.Event() for _ in range(4))
+    ran: list[int] = []
+
+    class Quiet(Actor):
+        work = Queue(int)
+
+        async def run(self, ctx):
+            await ctx.queue.next("wait", names=[self.work])
+
+    class Writing(Actor):
+        async def run(self, ctx):
+            await ctx.step("write", self.write, atomic=True)
+
+        def write(self, step):
+            ran.append(step.attempt)
+
+    of_step, take, report = WriteTurn.of_step, Inbox.take, Inbox.report
+
+    def begin_when_the_core_is_through(turn: WriteTurn) -> Any:
+        starting.set()
+        assert comes.wait(LONG)
+        return of_step(turn)
+
+    def take_when_both_are_in(inbox: Inbox, timeout: float | None) -> Any:
+        if starting.is_set():
+            comes.set()
+            assert together.wait(LONG)
+        return take(inbox, timeout)
+
+    def tell(inbox: Inbox, *what: Any) -> None:
+        report(inbox, *what)
+        reported.set()
+
+    monkeypatch.setattr(WriteTurn, "of_step", begin_when_the_core_is_through)
+    monkeypatch.setattr(Inbox, "take", take_when_both_are_in)
+    monkeypatch.setattr(Inbox, "report", tell)
+    quiet = client.create(Quiet, "q")
+    worker = workers.start(habits={"heartbeat": 1, "poll": LONG})
+    until(lambda: quiet.status().state == "sleeping")
+    writing = client.create(Writing, "w")
+    assert reported.wait(LONG)
+    worker._inbox.ring([quiet.actor_id])
+    together.set()
+    until(lambda: writing.status().state == "completed")
+    assert ran == [1]
