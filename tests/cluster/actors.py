@@ -13,10 +13,10 @@ from rivet_workflows import Actor, CriticalError, Event, Queue, action, step
 
 
 def ledger(step: Any, note: str = "") -> None:
-    """One line per call: idempotency key, attempt, process, note. Appends of one write are atomic."""
+    """One line per call, as ``cluster.Call`` reads it. Appends of one write are atomic."""
     path = os.environ.get("RIVET_LEDGER")
     if path:
-        line = f"{step.idempotency_key} {step.attempt} {os.getpid()} {note}\n".encode()
+        line = f"{step.idempotency_key} {step.attempt} {os.getpid()} {time.time():.6f} {note}\n".encode()
         fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
             os.write(fd, line)
@@ -73,6 +73,59 @@ class Story(Actor, name="story"):
     @action(read_only=True)
     def get_count(self, c: Any) -> int:
         return int(c.state["count"])
+
+
+class Errand(Actor, name="errand"):
+    """What :mod:`tests.cluster.load` counts: steps of all kinds, a timer, messages, a state, an atomic write, a child,
+    branches. It takes ``messages`` numbered messages."""
+
+    state = {"seen": [], "count": 0}
+    work = Queue()
+
+    async def run(self, ctx: Any) -> int:
+        await ctx.step("first", async_work, 0)
+        await ctx.sleep("nap", 0.05)
+        async for it in ctx.loop("work"):
+            message = await it.queue.next("wait", names=["work"])
+            await it.step("note", note_message, message.body)
+            await it.step("effect", write_effect, message.body, atomic=True)
+            if message.body == ctx.input["messages"] - 1:
+                break
+        await ctx.child("child", SlowSteps, f"of-{ctx.key}", input={"steps": 2, "ms": 5})
+        await ctx.join("both", left=branch, right=branch)
+        return int(await ctx.step("last", sync_work, ctx.input["messages"]))
+
+    @action(read_only=True)
+    def get_state(self, c: Any) -> dict[str, Any]:
+        return dict(c.state)
+
+
+async def branch(ctx: Any) -> None:
+    await ctx.step("count", count_up)
+
+
+def count_up(step: Any) -> None:
+    """The branches are at it side by side."""
+    ledger(step, "count up")
+    step.update(one_more)
+
+
+def one_more(state: Any) -> None:
+    state["count"] += 1
+
+
+def note_message(step: Any, n: int) -> None:
+    ledger(step, f"note {n}")
+    step.state["seen"].append(n)
+
+
+def write_effect(step: Any, n: int) -> None:
+    """An ORM write of the step's own, without a key that would keep a second one out."""
+    from django.db import connection
+
+    ledger(step, f"effect {n}")
+    with connection.cursor() as cursor:
+        cursor.execute("INSERT INTO effect (actor, n) VALUES (%s, %s)", [str(step.key), n])
 
 
 class SlowSteps(Actor, name="slow_steps"):

@@ -8,40 +8,78 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from tests.servers import MARIADB_URL, POSTGRES_URL
+
 ROOT = Path(__file__).resolve().parents[2]
-POSTGRES = os.environ.get("RIVET_POSTGRES_URL", "postgres://postgres@127.0.0.1:5432/postgres")
+#: Exit code of a scenario that cannot be played on this machine; it says why.
+NOT_HERE = 77
 
 
 @contextlib.contextmanager
 def fresh_database(kind: str, folder: Path) -> Iterator[str]:
-    """The URL of an empty database of its own, dropped at the end."""
+    """The URL of an empty database of its own, dropped at the end.
+
+    ``kind``: ``sqlite``, ``postgres`` or ``mariadb`` (the servers of the tests), or the URL of a server.
+    """
     if kind == "sqlite":
         yield f"sqlite:///{folder}/cluster.sqlite3"
         return
-    import psycopg
-
+    server = {"postgres": POSTGRES_URL, "mariadb": MARIADB_URL}.get(kind, kind)
     name = f"rivet_cluster_{os.getpid()}"
-    with psycopg.connect(POSTGRES, autocommit=True) as connection:
-        connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
-        connection.execute(f'CREATE DATABASE "{name}"')
+    create, drop = _statements(server, name)
+    execute(server, drop, create)
     try:
-        yield urlsplit(POSTGRES)._replace(path=f"/{name}").geturl()
+        yield urlsplit(server)._replace(path=f"/{name}").geturl()
     finally:
         from django.db import connections
 
         connections.close_all()
-        with psycopg.connect(POSTGRES, autocommit=True) as connection:
-            connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+        execute(server, drop)
+
+
+def _statements(server: str, name: str) -> tuple[str, str]:
+    if server.startswith("postgres"):
+        return f'CREATE DATABASE "{name}"', f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'
+    return (
+        f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+        f"DROP DATABASE IF EXISTS `{name}`",
+    )
+
+
+def execute(server: str, *statements: str) -> list[tuple[Any, ...]]:
+    """Run statements on a server, on a connection of their own, each by itself; the rows of the last."""
+    connection: Any
+    if server.startswith("postgres"):
+        import psycopg
+
+        connection = psycopg.connect(server, autocommit=True)
+    else:
+        import MySQLdb
+
+        parts = urlsplit(server)
+        connection = MySQLdb.connect(
+            host=parts.hostname or "127.0.0.1",
+            port=parts.port or 3306,
+            user=parts.username or "root",
+            password=parts.password or "",
+            autocommit=True,
+        )
+    with contextlib.closing(connection), connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+        return list(cursor.fetchall()) if cursor.description else []
 
 
 def setup(url: str) -> None:
@@ -97,26 +135,53 @@ def until(condition: Callable[[], Any], what: str, timeout: float = 60) -> Any:
         time.sleep(0.02)
 
 
-def read_ledger(path: Path) -> list[list[str]]:
-    """The lines of the ledger: key, attempt, process, note."""
-    return [line.split(" ", 3) for line in path.read_text().splitlines()] if path.exists() else []
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A line of the ledger: a step's function was called."""
+
+    key: str
+    attempt: int
+    pid: int
+    #: By the machine's clock.
+    at: float
+    note: str
+
+    @property
+    def actor_id(self) -> str:
+        return self.key.rsplit(":", 1)[0]
+
+
+def read_ledger(path: Path) -> list[Call]:
+    """All calls, in the order in which they were written down."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    rows = [line.split(" ", 4) for line in lines]
+    return [Call(key, int(attempt), int(pid), float(at), note) for key, attempt, pid, at, note in rows]
 
 
 def run_scenario(database: str, story: Callable[[Path], Iterable[dict[str, Any]]], **env: str) -> int:
     """Play ``story(folder)`` on a fresh database and print what it gives as JSON lines; the exit code.
 
-    The folder holds ``ledger`` and ``log``; the end of the log is shown when the story fails.
+    The folder holds ``ledger`` and ``log``; the end of the log is shown when the story fails, and all of it is
+    kept where ``RIVET_CLUSTER_KEEP`` says.
     """
+    os.environ |= env
     with tempfile.TemporaryDirectory() as name, fresh_database(database, Path(name)) as url:
-        folder = Path(name)
-        os.environ |= {"RIVET_LEDGER": str(folder / "ledger"), **env}
-        setup(url)
-        try:
-            for line in story(folder):
-                print(json.dumps(line), flush=True)
-        except Exception as exc:
-            log = folder / "log"
-            print(f"{type(exc).__name__}: {exc}", file=sys.stderr)
-            print(log.read_text()[-4000:] if log.exists() else "(no worker wrote a log)", file=sys.stderr)
-            return 1
+        return play(url, Path(name), story)
+
+
+def play(url: str, folder: Path, story: Callable[[Path], Iterable[dict[str, Any]]]) -> int:
+    """:func:`run_scenario` on a database that is there."""
+    os.environ["RIVET_LEDGER"] = str(folder / "ledger")
+    setup(url)
+    try:
+        for line in story(folder):
+            print(json.dumps(line), flush=True)
+    except Exception as exc:
+        log = folder / "log"
+        print(f"{type(exc).__name__}: {exc}", file=sys.stderr)
+        print(log.read_text()[-4000:] if log.exists() else "(no worker wrote a log)", file=sys.stderr)
+        return 1
+    finally:
+        if keep := os.environ.get("RIVET_CLUSTER_KEEP"):
+            shutil.copytree(folder, keep, dirs_exist_ok=True)
     return 0

@@ -4,6 +4,7 @@
 """
 
 import os
+from typing import Any
 
 from tests.databases import database_from_url
 
@@ -20,15 +21,21 @@ INSTALLED_APPS = [
 ]
 DATABASES = {"default": database_from_url(os.environ["RIVET_CLUSTER_DB"])}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
-RIVET_WORKFLOWS = {
+RIVET_WORKFLOWS: dict[str, Any] = {
     "LEASE": float(os.environ.get("RIVET_CLUSTER_LEASE", "2")),
     "HEARTBEAT": float(os.environ.get("RIVET_CLUSTER_HEARTBEAT", "0.5")),
     "POLL_INTERVAL": float(os.environ.get("RIVET_CLUSTER_POLL", "1")),
 }
+if "RIVET_CLUSTER_LISTEN_DSN" in os.environ:
+    RIVET_WORKFLOWS["LISTEN_DSN"] = os.environ["RIVET_CLUSTER_LISTEN_DSN"]
+if "RIVET_CLUSTER_POOLED" in os.environ:
+    # As Django's documentation asks for with a transaction pooler.
+    DATABASES["default"]["DISABLE_SERVER_SIDE_CURSORS"] = True
 if "RIVET_CLUSTER_EVICT" in os.environ:
     RIVET_WORKFLOWS |= {"EVICT_AFTER": float(os.environ["RIVET_CLUSTER_EVICT"]), "MAX_PARKED": 0}
 LOGGING = {
     "version": 1,
-    "handlers": {"console": {"class": "logging.StreamHandler"}},
+    "formatters": {"plain": {"format": "%(created).6f %(process)d %(levelname)s %(message)s"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "plain"}},
     "root": {"handlers": ["console"], "level": os.environ.get("RIVET_CLUSTER_LOG", "INFO")},
 }

@@ -87,7 +87,7 @@ def story(folder: Path) -> dict[str, Any]:
             worker.kill(signal.SIGTERM)
             assert worker.wait(30) == 0
     found = check()
-    calls = Counter(line[0] for line in read_ledger(folder / "ledger"))
+    calls = Counter(call.key for call in read_ledger(folder / "ledger"))
     per_actor = Counter(key.rsplit(":", 1)[0] for key in calls)
     wrong = {a: n for a, n in per_actor.items() if n != 6 and n != 2}
     assert len(per_actor) == ACTORS + 1, f"{len(per_actor)} actors in the ledger"

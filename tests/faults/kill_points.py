@@ -59,10 +59,10 @@ def kill_once(point: str, passage: int, ledger: Path, log: Path) -> dict[str, An
         total = story.result(timeout=60)
     seconds = time.monotonic() - began
     assert total == 2, f"{point}:{passage}: result {total}"
-    calls = Counter(line[0] for line in read_ledger(ledger) if line[0].startswith(str(story.actor_id)))
-    again = {line[0] for line in read_ledger(ledger)[lines:]} & before
+    calls = Counter(call.key for call in read_ledger(ledger) if call.actor_id == str(story.actor_id))
+    again = {call.key for call in read_ledger(ledger)[lines:]} & before
     assert not again, f"{point}:{passage}: completed steps ran again: {again}"
-    notes = [line[3] for line in read_ledger(ledger) if line[0].startswith(str(story.actor_id))]
+    notes = [call.note for call in read_ledger(ledger) if call.actor_id == str(story.actor_id)]
     assert {f"sync {n}" for n in range(5)} <= set(notes), f"{point}:{passage}: steps are missing: {notes}"
     twice = [key for key, times in calls.items() if times > 1]
     assert len(twice) <= 1, f"{point}:{passage}: more than the one running step ran twice: {twice}"
