@@ -123,7 +123,7 @@ class WorkerProcess:
         self.process.wait(10)
 
 
-def until(condition: Callable[[], Any], what: str, timeout: float = 60) -> Any:
+def until(condition: Callable[[], Any], what: str, timeout: float = 120) -> Any:
     """Ask again and again until ``condition()`` is true; its value. Raises AssertionError after ``timeout``."""
     end = time.monotonic() + timeout
     while True:

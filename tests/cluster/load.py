@@ -83,7 +83,7 @@ class Load:
     def created(self) -> int:
         return sum(map(len, self.keys.values()))
 
-    def finish(self, timeout: float = 120) -> None:
+    def finish(self, timeout: float = 240) -> None:
         """Let the senders end, and wait until every actor is through. Raises AssertionError."""
         self._ending.set()
         for thread in self._threads:

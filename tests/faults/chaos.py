@@ -23,6 +23,8 @@ from tests.cluster.load import Harm, Load, lost_leases, persist
 #: Seconds. SQLite has one writer: a heartbeat takes its time behind three workers and two senders.
 LEASES = {"sqlite": 4.0}
 LEASE = 2.0
+#: Seconds within which a start, an end, and all that is left to do have to come about.
+PATIENCE = 240
 
 
 def set_isolation(level: str) -> None:
@@ -94,7 +96,9 @@ class Chaos:
             worker.kill(signal.SIGTERM)
         for worker in self.workers:
             # One that has only just been started again has not read its first line yet.
-            assert worker.wait(60) in (0, -signal.SIGTERM), "a worker that was told to stop did not end well"
+            assert worker.wait(PATIENCE) in (0, -signal.SIGTERM), (
+                "a worker that was told to stop did not end well"
+            )
 
     def kill_all(self) -> None:
         for worker in self.workers:
@@ -109,12 +113,12 @@ def story(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     log = folder / "log"
     chaos = Chaos(args.workers, log, random.Random(args.seed), lease_on(args.database))
     try:
-        until(lambda: persist(Worker.objects.count) == args.workers, "all workers are there")
+        until(lambda: persist(Worker.objects.count) == args.workers, "all workers are there", PATIENCE)
         load = Load(folder, every=args.every)
         load.start()
         began = time.time()
         chaos.go_on(args.seconds)
-        load.finish()
+        load.finish(PATIENCE)
         seconds = time.time() - began
         chaos.end()
     finally:

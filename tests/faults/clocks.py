@@ -53,7 +53,7 @@ def story(folder: Path, preload: Path, times: int) -> dict[str, Any]:
         for worker in (first, second):
             assert worker.process.poll() is None, "a worker is gone"
             worker.kill(signal.SIGTERM)
-            assert worker.wait(60) == 0
+            assert worker.wait(120) == 0
     assert not lost_leases(log), "a lease was lost"
     found = load.check()
     rows = History.objects.filter(kind=int(Kind.SLEEP)).values_list("started_at", "done_at")

@@ -116,7 +116,7 @@ def deploy(counter: Any, workers: list[WorkerProcess], stack: ExitStack, log: Pa
 
 def check(counter: Any, steps: dict[str, int], ledger: Path) -> dict[str, Any]:
     """Calls in the ledger against what history tells. Raises AssertionError."""
-    calls = Counter(line[0] for line in read_ledger(ledger))
+    calls = Counter(call.key for call in read_ledger(ledger))
     conflicts: Counter[str] = Counter()
     done: Counter[str] = Counter()
     for entry in counter.history():

@@ -68,7 +68,7 @@ def story(folder: Path, disk: Path, times: int) -> dict[str, Any]:
         for worker in (first, second):
             assert worker.process.poll() is None, "a worker is gone"
             worker.kill(signal.SIGTERM)
-            assert worker.wait(60) == 0
+            assert worker.wait(120) == 0
     lost = lost_leases(log)
     found = load.check(lost, database_hurt=True)
     assert "is full" in log.read_text(), "no worker noticed"

@@ -57,7 +57,7 @@ def story(folder: Path, proxy: Proxy, args: argparse.Namespace) -> dict[str, Any
         for worker in (first, second):
             assert worker.process.poll() is None, "a worker is gone"
             worker.kill(signal.SIGTERM)
-            assert worker.wait(60) == 0
+            assert worker.wait(120) == 0
     lost = lost_leases(log)
     swallowed = {
         "groups_swallowed": sum(GROUP in text for text in proxy.swallowed),

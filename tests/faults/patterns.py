@@ -230,11 +230,11 @@ def killed(folder: Path) -> Iterator[dict[str, Any]]:
         outcome = stage.outcome()
     lines = read_ledger(ledger)
     for keys, length in recorded:
-        again = {line[0] for line in lines[length:]} & keys
+        again = {call.key for call in lines[length:]} & keys
         assert not again, f"steps ran again that were recorded before a kill: {again}"
-    calls = Counter((line[0], line[1]) for line in lines)
+    calls = Counter((call.key, call.attempt) for call in lines)
     assert max(calls.values()) == 2, [call for call, times in calls.items() if times > 2]
-    assert wanted <= {line[3] for line in lines if calls[line[0], line[1]] == 2}, (
+    assert wanted <= {line.note for line in lines if calls[line.key, line.attempt] == 2}, (
         "a step that was held did not run again"
     )
     figures = {

@@ -89,7 +89,7 @@ def story(folder: Path) -> dict[str, Any]:
         load.finish()
         for worker in (first, second):
             worker.kill(signal.SIGTERM)
-            assert worker.wait(60) == 0
+            assert worker.wait(120) == 0
     lost = lost_leases(log)
     found = load.check(lost)
     assert found["refused"] == 0, "the pooler refused something"

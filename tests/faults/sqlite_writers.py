@@ -37,7 +37,7 @@ def story(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
         for worker in workers:
             worker.kill(signal.SIGTERM)
         for worker in workers:
-            assert worker.wait(60) == 0
+            assert worker.wait(120) == 0
     found = load.check(lost_leases(log))
     assert found["refused"] == 0, "a sender was refused"
     locked = [line for line in log.read_text().splitlines() if "is locked" in line]
