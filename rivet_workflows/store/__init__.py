@@ -9,18 +9,21 @@ their own transaction on the calling thread's connection. A client's (``create_a
 
 Lock order, for every transaction that takes more than one row of ours::
 
-    rivet_run by actor id  ->  rivet_state by actor id  ->  rivet_message by id  ->  rivet_actor
+    rivet_state by actor id  ->  rivet_run by actor id  ->  rivet_message by id  ->  rivet_actor
         ->  rivet_dedupe, rivet_reply by key  ->  rivet_schedule by id
 
-* A worker's group takes its run and state rows in id order with SKIP LOCKED and waits for none of them. A row
-  that somebody holds makes its item BUSY, and the item goes with a later group.
+* An action takes the state row, and the run row after it only to number its events or to destroy the actor. An
+  atomic step does the same in the last instant of its transaction. These wait.
+* A worker's group takes its run rows first, then the state rows, in id order with SKIP LOCKED, and waits for none
+  of them. A row that somebody holds makes its item BUSY, and the item goes with a later group.
+* Control operations and whoever registers a wait for a child take the run row, and no state row after it.
 * A send takes no row at all that exists before it: it inserts a message and a wake (and, with a key, one row
   of ``rivet_dedupe``).
-* An action takes the state row, and the run row after it only to number its events. That is against the
-  order, and harmless: a group passes over both, and control operations do not take state rows.
 * Wakes (``rivet_timer``) are inserted and deleted, never updated, and deleted with SKIP LOCKED.
 * Whoever writes a row of ``rivet_actor``, or deletes history or messages of a live actor, holds its run row.
   What changes there under a holder's feet raises the epoch with it, so the holder's next commit is STALE.
+* What the database ends all the same, a deadlock with users' own rows or a serialization failure, is done again
+  inside ``commit_group``, and counted in ``store.repeated``.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
@@ -11,6 +12,8 @@ from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from rivet_workflows.store.clock import Clock, HostClock
+
+logger = logging.getLogger("rivet_workflows.store")
 
 T = TypeVar("T")
 
@@ -48,6 +51,8 @@ class StoreBase:
     def __init__(self, alias: str) -> None:
         self.alias = alias
         self.clock: Clock = HostClock()
+        #: Groups that were committed again after a deadlock or serialization failure.
+        self.repeated = 0
 
     @property
     def connection(self) -> BaseDatabaseWrapper:
@@ -68,6 +73,11 @@ class StoreBase:
         """For a single statement: nothing in autocommit, a savepoint inside a transaction, which else an
         error would leave unusable."""
         return self.atomic() if self.connection.in_atomic_block else nullcontext()
+
+    def again(self, error: Exception) -> None:
+        """The database ended a group's transaction for another's sake: it is about to be done once more."""
+        self.repeated += 1
+        logger.info("A group is committed again (%d so far): %s", self.repeated, error)
 
     def query(self, sql: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with self.connection.cursor() as cursor:

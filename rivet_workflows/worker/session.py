@@ -169,6 +169,8 @@ class Session:
         if mail.slept:
             self._dry = False
             self._carrier.slept(mail.slept)
+            # Bells that rang for them meanwhile were in vain.
+            self._work = True
         if SCHEDULES in mail.rung:
             mail.rung.discard(SCHEDULES)
             self._dry = False

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.db import OperationalError
 
 from rivet_workflows.models import Actor, Event, History, Message, Reply, Run, Timer
 from rivet_workflows.records import (
@@ -257,6 +258,31 @@ def test_an_unknown_outcome_is_resolved(store: Store, worker: int, claimed: Clai
     other = store.register_worker("other", 2, TYPES)
     store.take_over(other, worker, TYPES, 10)
     assert outcomes(store.resolve(group)) == [Commit.STALE] * 2
+
+
+class Ended(Exception):
+    """What a driver raises where the database ended a transaction for the sake of another."""
+
+    sqlstate = "40P01"
+
+
+def test_a_group_that_a_deadlock_ended_is_committed_again_and_counted(
+    store: Store, claimed: Claims, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (c,) = claimed()
+    name = "_run" if store.vendor == "postgresql" else "_commit"
+    commit, ended = getattr(store, name), [Ended(), Ended()]
+
+    def cut_off(*args: Any) -> Any:
+        if ended:
+            raise OperationalError("deadlock detected") from ended.pop()
+        return commit(*args)
+
+    monkeypatch.setattr(store, name, cut_off)
+    before = store.repeated
+    assert outcomes(store.commit_group([item(c, rows=[row(1)])])) == [Commit.OK]
+    assert store.repeated == before + 2
+    assert store.history(c.actor_id) == [row(1)]
 
 
 def test_everything_at_once(store: Store, claimed: Claims) -> None:

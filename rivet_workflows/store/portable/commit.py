@@ -37,6 +37,7 @@ class PortableCommits(PortableWrites, PortableBase):
             except Exception as error:
                 trouble = classify(error)
                 if trouble is Trouble.AGAIN:
+                    self.again(error)
                     continue
                 if trouble is Trouble.LOCKED:
                     break  # the whole database, or a row waited for: nothing was written

@@ -244,6 +244,7 @@ class PostgresCommits(ScheduleVerbs, PostgresBase):
             except Exception as error:
                 trouble = classify(error)
                 if trouble is Trouble.AGAIN:
+                    self.again(error)
                     continue
                 if trouble is Trouble.LOCKED and len(items) == 1:
                     break
