@@ -15,11 +15,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from django.db import connections, transaction
 
 from rivet_workflows.records import Commit, CommitItem, CommitResult
-from rivet_workflows.worker.orders import StepReport, StepToken
+from rivet_workflows.worker.orders import StateChange, StepReport, StepToken
 
 if TYPE_CHECKING:
     from rivet_workflows.worker.attempt import Attempt
@@ -111,9 +112,11 @@ class Atomics:
         resolve: Callable[[CommitItem, BaseException], CommitResult] | None = None,
         committed: Callable[[StepToken, CommitResult], None] = lambda _token, _result: None,
         turn: WriteTurn | None = None,
+        keep: Callable[[UUID, StateChange], bool] = lambda _actor_id, _change: True,
         connect: Callable[[], None] = lambda: None,
     ) -> None:
         self.alias = alias
+        self.keep = keep
         self.connect = connect
         self.turn = turn or WriteTurn(False)
         self.commit = commit
@@ -160,10 +163,12 @@ def run_atomic(
     settle: Callable[[], bool],
     hand_over: Callable[[StepReport], Handover],
     commit: Callable[[CommitItem], CommitResult],
+    keep: Callable[[UUID, StateChange], bool] = lambda _actor_id, _change: True,
 ) -> tuple[StepReport | None, CommitResult | None]:
     """One attempt. Gives a report to deliver (a failure), or what became of its commit; neither when it was late.
 
-    ``settle``: decide that this end counts, False when a timeout was first. Raises what the database raises as the
+    ``settle``: decide that this end counts, False when a timeout was first. ``keep``: have nobody else change the state
+    any more; False when somebody did since the step read it. Raises what the database raises as the
     transaction commits: then nobody knows yet whether it did.
     """
     result: CommitResult | None = None
@@ -179,8 +184,12 @@ def run_atomic(
                 # D-12: a failed attempt of an atomic step leaves nothing.
                 report.effects = None
                 raise _RolledBack(report=report if settle() else None)
+            change = report.effects.state if report.effects else None
+            kept = change is None or keep(attempt.start.token.actor_id, change)
             if not settle():
                 raise _RolledBack
+            if not kept:
+                raise _RolledBack(report=StepReport(ok=False, lost=True))
             report.atomic = True
             item = hand_over(report).wait()
             if item is None:

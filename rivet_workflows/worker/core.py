@@ -52,6 +52,9 @@ Programs = Callable[[Claimed], Program]
 _BUSY_FIRST, _BUSY_MOST = 2_000, 200_000
 #: Times that an atomic step may be rolled back and run again before the others make way and it locks the state (D-13).
 _RERUNS = 5
+#: Changes of a state that are compared with the stored one before anything runs ahead, after one that was lost: what
+#: has run ahead is thrown away in a conflict, and the actor's whole history read again.
+_CAUTIOUS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +240,7 @@ class Core:
         if fresh is None:
             return
         fresh.active, fresh.started = holding.active, holding.started
-        fresh.refusals, fresh.alone = holding.refusals, holding.alone
+        fresh.refusals, fresh.alone, fresh.cautious = holding.refusals, holding.alone, holding.cautious
         reports = [*holding.after_reload, *holding.deferred]
         self._held[claimed.actor_id] = fresh
         self._to_commit.pop(claimed.actor_id, None)
@@ -279,11 +282,14 @@ class Core:
         if report.abandoned:
             self._hand_back(holding, token)
             return
+        if report.lost:
+            self._run_again(holding, token)
+            return
         change = report.effects.state if report.effects else None
         if change is not None and (holding.change_in_way or holding.deferred or holding.favoured is not None):
             holding.deferred.append((token, report))
             return
-        if change is not None and change.prepared is None:
+        if change is not None and (change.prepared is None or holding.cautious):
             holding.change_waits = (token, report)
             self._orders.remerges.append((token.actor_id, change))
             return
@@ -396,12 +402,14 @@ class Core:
             if report.effects.state is not change:
                 return
             holding.change_waits = None
+            holding.cautious = _CAUTIOUS if write is None else max(0, holding.cautious - 1)
             if holding.is_active(token):
                 change.prepared = write
                 self._tell(holding, token, _conflict(report) if write is None else report)
             self._settle(holding)
         elif holding.pending is not None and holding.pending.change is change:
             if write is None:
+                holding.cautious = _CAUTIOUS
                 self._reload(holding, conflict=True)
                 return
             holding.pending.item.state = change.prepared = write

@@ -124,6 +124,7 @@ class Holding:
         "atomic",
         "busy_until",
         "busy_wait",
+        "cautious",
         "change_waits",
         "children",
         "claimed",
@@ -160,6 +161,8 @@ class Holding:
         self.atomic: StepToken | None = None
         #: The atomic attempt that was rolled back so often that everything else of the actor makes way for it.
         self.alone: StepToken | None = None
+        #: How many changes of the state are still looked at before anything runs ahead, as others change it too.
+        self.cautious = 0
         self.children = ChildWatch()
         #: Reports that wait until the state change before them is committed.
         self.deferred: deque[tuple[StepToken, StepReport]] = deque()

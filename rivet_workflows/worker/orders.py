@@ -92,6 +92,8 @@ class StepReport:
     timed_out: bool = False
     #: The state change lost against an action's (D-13).
     conflict: bool = False
+    #: The attempt, of an atomic step, has lost its state to somebody else and was rolled back: it runs again.
+    lost: bool = False
     #: Times that the attempt, of an atomic step, was rolled back and has run again before it ended so.
     reruns: int = 0
     #: The attempt did not run to an end because the worker stops: hand it back, count nothing.

@@ -219,6 +219,7 @@ class StepRunner:
                     settle=lambda: self._take(token) is not None,
                     hand_over=hand_over,
                     commit=self._atomics.commit,
+                    keep=self._atomics.keep,
                 )
         except Exception as error:
             self._handovers.pop(token, None)

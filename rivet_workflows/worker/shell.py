@@ -43,7 +43,7 @@ from rivet_workflows.worker.failures import FailureTeller
 from rivet_workflows.worker.firing import Firing
 from rivet_workflows.worker.hooks import Hooks
 from rivet_workflows.worker.inbox import Inbox
-from rivet_workflows.worker.orders import ErrorEvent
+from rivet_workflows.worker.orders import ErrorEvent, StateChange
 from rivet_workflows.worker.patience import OUTAGES, GivenUp, Patience, insist
 from rivet_workflows.worker.ports import WorkerStore
 from rivet_workflows.worker.programs import engine_limits, make_program
@@ -142,6 +142,7 @@ class Worker:
                 self._resolve_atomic,
                 self._inbox.committed,
                 self._turn,
+                self._keep_state,
                 connect=lambda: self._insist(lambda: connections[store.alias].ensure_connection()),
             ),
         )
@@ -182,16 +183,20 @@ class Worker:
 
     def _commit_atomic(self, item: CommitItem) -> CommitResult:
         """In the open transaction of an atomic step; waits for locked rows, as nothing else would come of waiting."""
-        if item.state is not None:
-            # The state before the run, as an action that broadcasts locks them: else each could wait for the other.
-            try:
-                self._lock_state(item.actor_id)
-            except ActorBusy:
-                return CommitResult(item.actor_id, Commit.BUSY)
-            except ActorNotFound:
-                return CommitResult(item.actor_id, Commit.STALE)
         (result,) = self._store.commit_group([item], wait=True)
         return result
+
+    def _keep_state(self, actor_id: UUID, change: StateChange) -> bool:
+        """Lock the state, before the core runs ahead on what the step did; False when it is not what the step read, or
+        the lock is not to be had.
+
+        The state before the run, as an action that broadcasts locks them: else each could wait for the other.
+        """
+        try:
+            version, _ = self._lock_state(actor_id)
+        except (ActorBusy, ActorNotFound, *OUTAGES):
+            return False
+        return change.prepared is not None and change.prepared.version == version
 
     def _resolve_atomic(self, item: CommitItem, error: BaseException) -> CommitResult:
         """The transaction of an atomic step ended in an error: was it committed?"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from typing import Any
 
@@ -332,6 +333,36 @@ def test_state_changes_of_parallel_steps_are_all_there(step):
     world.finish_all(worker)
     world.output(actor)
     assert world.state(actor) == {"n": 10}
+
+
+def test_a_change_that_others_make_too_is_compared_before_anything_runs_ahead_on_it():
+    """A lost change throws away what ran ahead, and has the whole history read again: once, not each time."""
+
+    async def run(ctx: Any) -> None:
+        await ctx.step("count", count, max_retries=100, retry_backoff_base=0)
+
+    world = World(run)
+    actor = world.actor(state='{"n":0}')
+    worker = world.worker()
+    loads: list[Any] = []
+    load = world.store.load
+    world.store.load = lambda *args: loads.append(args) or load(*args)  # type: ignore[func-returns-value]
+    worker.claim()
+    worker.settle()
+    for _ in range(10):
+        (start,) = worker.attempts
+        report = worker.run(start)
+        row = world.store.rows[actor]
+        row.state, row.state_version = codec.dumps({"n": row.state_version * 10}), row.state_version + 1
+        worker.attempts.remove(start)
+        worker.core.step_done(start.token, report, world.time)
+        worker.settle()
+    assert len(loads) == 1
+    world.finish_all(worker)
+    world.output(actor)
+    assert codec.loads(world.store.rows[actor].state) == {"n": 101}
+    (entry,) = world.store.rows[actor].history.values()
+    assert len(json.loads(entry.attempts)) == 11
 
 
 async def atomic_beside(ctx: Any) -> None:
