@@ -16,12 +16,13 @@ Conventions, everywhere below the public surface:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 from uuid import UUID
+
+from rivet_workflows import jsontext
 
 SCOPE_DIGITS = 12
 SCOPE_STEP = 2 * SCOPE_DIGITS
@@ -400,18 +401,14 @@ class Looked:
     at: int
 
 
-#: One encoder for all: ``json.dumps`` with separators makes a new one each time, and this is written per commit.
-_compact = json.JSONEncoder(separators=(",", ":")).encode
-
-
 def dump_open(entries: Sequence[dict[str, Any]], **extra: Any) -> str:
     """The ``inflight`` text: ``{"e": [open entries], …}``, compact ASCII."""
-    return _compact({"e": entries, **extra})
+    return jsontext.encode({"e": entries, **extra})
 
 
 def load_open(text: str) -> dict[str, Any]:
     """The reverse of :func:`dump_open`; an empty text is an actor that has never run."""
-    data = json.loads(text) if text else {}
+    data = jsontext.decode(text) if text else {}
     if not isinstance(data, dict):
         raise ValueError("inflight is not a JSON object")
     data.setdefault("e", [])

@@ -7,11 +7,11 @@ what the standard library costs. Only text this codec wrote belongs here: what c
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Final
 
+from rivet_workflows import jsontext
 from rivet_workflows.codec import names
 from rivet_workflows.codec.builders import build_enum, build_object, build_url
 from rivet_workflows.codec.encode import MARK, dumps
@@ -29,7 +29,7 @@ def loads(text: str) -> object:
     """
     try:
         if MARK not in text:
-            return _decode_plain(text)
+            return jsontext.decode(text)
         return _decode_marked(text)
     except SerializationError:
         raise
@@ -88,5 +88,4 @@ def _hook(found: Tag) -> object:
     return decoder(found)
 
 
-_decode_plain: Final = json.JSONDecoder().decode
-_decode_marked: Final = json.JSONDecoder(object_hook=_hook).decode
+_decode_marked: Final = jsontext.decoder(_hook)

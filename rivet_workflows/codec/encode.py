@@ -11,12 +11,12 @@ ours; inside a JSON string its quotes would be escaped. Both fast paths rest on 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from json.encoder import c_make_encoder, encode_basestring_ascii  # type: ignore[attr-defined]
+from json.encoder import encode_basestring_ascii
 from typing import Any, Final
 
+from rivet_workflows import jsontext
 from rivet_workflows.codec import names
 from rivet_workflows.codec.objects import object_encoder
 from rivet_workflows.codec.refusals import MAX_DEPTH, Refused, key_part, refuse, too_deep
@@ -26,32 +26,6 @@ from rivet_workflows.exceptions import SerializationError
 Encoder = Callable[[Any, int], object]
 
 MARK: Final = '"$":'
-
-
-def _json_encoder() -> Callable[[object], str]:
-    """The C encoder of the standard library, without what `JSONEncoder.encode` does anew for each call.
-
-    That takes 1.5 of the 2 µs for a small value. Its maker is not documented, so it is tried out first.
-    """
-    documented = json.JSONEncoder(check_circular=False, allow_nan=False, separators=(",", ":"))
-    try:
-        pieces = c_make_encoder(
-            None, documented.default, encode_basestring_ascii, None, ":", ",", False, False, False
-        )
-
-        def encode_json(value: object) -> str:
-            return "".join(pieces(value, 0))
-
-        sample = ["\x00\ud800é", {"a": [1.5, None, True]}, 7]
-        if encode_json(sample) == documented.encode(sample):
-            return encode_json
-    except TypeError:
-        pass
-    return documented.encode
-
-
-_encode_json = _json_encoder()
-_decode_json = json.JSONDecoder().decode
 
 _SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 _CONSTANTS: Final = {None: "null", True: "true", False: "false"}
@@ -64,7 +38,7 @@ def dumps(value: object, *, what: str = "value") -> str:
     (`what` is its root) and what to pass instead.
     """
     text = _dumps_plain(value)
-    return text if text is not None else _encode_json(tree(value, what=what))
+    return text if text is not None else jsontext.encode(tree(value, what=what))
 
 
 def fingerprint(text: str) -> str:
@@ -92,7 +66,7 @@ def _dumps_plain(value: Any) -> str | None:
         if not _is_plain(value):
             return None
         try:
-            text = _encode_json(value)
+            text = jsontext.encode(value)
         except (ValueError, TypeError, RecursionError):  # nan, too many digits; changed by another thread
             return None
         if MARK in text:
@@ -101,7 +75,7 @@ def _dumps_plain(value: Any) -> str | None:
         text = encode_basestring_ascii(value)
     else:
         return _CONSTANTS[value] if cls is bool or value is None else None
-    if "\\ud" in text and _decode_json(text) != value:  # Two lone surrogates read back as one character.
+    if "\\ud" in text and jsontext.decode(text) != value:  # Two lone surrogates read back as one character.
         return None
     return text
 
@@ -195,7 +169,7 @@ def _set(kind: str) -> Encoder:
     def encoder(value: Iterable[object], depth: int) -> object:
         parts = _items(value, value, depth)
         # By text, not by value: elements need not be comparable, and their order differs between processes.
-        return {"$": kind, "v": sorted(parts, key=_encode_json)}
+        return {"$": kind, "v": sorted(parts, key=jsontext.encode)}
 
     return encoder
 
