@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -9,6 +11,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import psycopg
+from psycopg import pq
+from psycopg.adapt import Transformer
 
 from rivet_workflows.store.base import StoreBase, is_pooled
 from rivet_workflows.store.clock import POSTGRES_NOW, DatabaseClock
@@ -71,7 +75,68 @@ class Plans:
         self.made_at = time.monotonic()
 
 
-_plans: WeakKeyDictionary[Any, Plans] = WeakKeyDictionary()
+class Prepared:
+    """Statements run on a tuned connection by libpq's own call: one round trip that blocks, and nothing else.
+
+    psycopg's cursor takes 110 µs of Python for a statement with 22 parameters, this 30: a step alone in a worker
+    took 0.1 ms longer. Only in autocommit, as psycopg begins transactions itself.
+    """
+
+    #: Texts that may be prepared on one connection; they are few, as they are made of parts.
+    MOST = 400
+
+    def __init__(self, raw: psycopg.Connection[Any]) -> None:
+        self.plans = Plans()
+        self._pgconn = raw.pgconn
+        self._rows = Transformer(raw)
+        self._names: dict[str, bytes] = {}
+
+    def run(self, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """The rows, if any. Values are sent as text, of the types that the statement says they have."""
+        name = self._names.get(sql) or self._prepare(sql)
+        result = self._done(self._pgconn.exec_prepared, name, [_sent(value) for value in params], None, 1)
+        if result.status != pq.ExecStatus.TUPLES_OK:
+            return []
+        self._rows.set_pgresult(result)
+        return self._rows.load_rows(0, result.ntuples, tuple)
+
+    @property
+    def full(self) -> bool:
+        return len(self._names) >= self.MOST
+
+    def _prepare(self, sql: str) -> bytes:
+        name = b"rivet_%d" % len(self._names)
+        numbers = itertools.count(1)
+        text = re.sub("%s|%%", lambda found: "%" if found[0] == "%%" else f"${next(numbers)}", sql)
+        self._done(self._pgconn.prepare, name, text.encode())
+        self._names[sql] = name
+        return name
+
+    def _done(self, call: Any, *args: Any) -> Any:
+        """The result of ``call``. Raises psycopg's errors."""
+        try:
+            result = call(*args)
+        except MemoryError:  # what libpq's "no result" is taken for
+            if self._pgconn.status == pq.ConnStatus.OK:
+                raise
+            raise psycopg.OperationalError("the connection is lost") from None
+        if result.status in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
+            return result
+        if result.error_field(pq.DiagnosticField.SQLSTATE) is None:
+            raise psycopg.OperationalError(result.get_error_message() or "the connection is lost")
+        raise psycopg.errors.error_from_result(result)
+
+
+def _sent(value: Any) -> bytes | None:
+    if value is None:
+        return None
+    text = value if type(value) is str else str(value)
+    if "\0" in text:  # libpq would take it for the end
+        raise psycopg.DataError("PostgreSQL text fields cannot contain NUL (0x00) bytes")
+    return text.encode()
+
+
+_prepared: WeakKeyDictionary[Any, Prepared] = WeakKeyDictionary()
 
 
 class PostgresBase(StoreBase):
@@ -85,19 +150,22 @@ class PostgresBase(StoreBase):
         """Run ``sql`` with the values apart from it; prepared, on a tuned connection. The rows, if any."""
         connection = self.connection
         connection.ensure_connection()
-        plans = _plans.get(connection.connection)
-        if plans is not None and is_pooled(connection):
+        raw = connection.connection
+        prepared = _prepared.get(raw)
+        if prepared is not None and is_pooled(connection):
             return self._fast_through_pooler(sql, params)
         with connection.wrap_database_errors:
-            cursor: psycopg.Cursor[tuple[Any, ...]] = psycopg.Cursor(connection.connection)
-            if plans is not None and plans.stale:
-                cursor.execute("DISCARD PLANS", prepare=False)
+            if prepared is None:
+                return _by_cursor(raw, sql, params)
+            plans = prepared.plans
+            if plans.stale:
+                psycopg.Cursor(raw).execute("DISCARD PLANS", prepare=False)
                 plans.renewed()
             begin = time.monotonic()
-            cursor.execute(sql, params, prepare=True, binary=True)
-            if plans is not None:
-                plans.took(begin, time.monotonic())
-            return cursor.fetchall() if cursor.description is not None else []
+            direct = raw.autocommit and not prepared.full
+            rows = prepared.run(sql, params) if direct else _by_cursor(raw, sql, params)
+            plans.took(begin, time.monotonic())
+            return rows
 
     def _fast_through_pooler(self, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
         """With nothing left behind in the server's session: settings of the transaction's own, nothing prepared.
@@ -115,9 +183,17 @@ class PostgresBase(StoreBase):
         connection.ensure_connection()
         raw: psycopg.Connection[Any] = connection.connection
         if is_pooled(connection):
-            _plans.setdefault(raw, Plans())
+            _prepared.setdefault(raw, Prepared(raw))
             return
         raw.prepare_threshold = 1  # Django's default of None refuses even those that ask to be prepared
         raw.prepared_max = 400
         self.query(TUNING)
-        _plans.setdefault(raw, Plans())
+        _prepared.setdefault(raw, Prepared(raw))
+
+
+def _by_cursor(raw: psycopg.Connection[Any], sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
+    cursor: psycopg.Cursor[tuple[Any, ...]] = psycopg.Cursor(raw)
+    cursor.execute(sql, params, prepare=True, binary=True)
+    returned = cursor.pgresult
+    # Not ``cursor.description``, which makes an object per column.
+    return cursor.fetchall() if returned is not None and returned.status == pq.ExecStatus.TUPLES_OK else []
