@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from rivet_workflows import jsontext
@@ -319,14 +319,16 @@ class CommitItem:
 
     def size(self) -> int:
         """Rough bytes, to bound a group."""
-        return (
-            len(self.inflight)
-            + sum(len(r.input or "") + len(r.output or "") + len(r.error or "") + 200 for r in self.rows)
-            + sum(len(s.body) for s in self.sends)
-            + sum(len(p) for _, p in self.events)
-            + sum(len(op.args) for op in self.schedules if isinstance(op, ScheduleWrite))
-            + (len(self.state.body) if self.state else 0)
-        )
+        size = len(self.inflight)
+        for row in self.rows:
+            size += len(row.input or "") + len(row.output or "") + len(row.error or "") + 200
+        for send in self.sends:
+            size += len(send.body)
+        for _, payload in self.events:
+            size += len(payload)
+        for op in self.schedules:
+            size += len(op.args) if isinstance(op, ScheduleWrite) else 0
+        return size if self.state is None else size + len(self.state.body)
 
 
 class Commit(IntEnum):
@@ -343,8 +345,7 @@ class Commit(IntEnum):
     REFUSED = 5
 
 
-@dataclass(slots=True, frozen=True)
-class CommitResult:
+class CommitResult(NamedTuple):
     actor_id: UUID
     outcome: Commit
     error: str = ""

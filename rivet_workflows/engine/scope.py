@@ -152,14 +152,14 @@ class Scope:
 
     # -- calls -------------------------------------------------------------------------------------
 
-    def check_usable(self, kind: str, name: Any) -> None:
+    def check_usable(self, kind: Kind, name: Any) -> None:
         """Refuse a call on this scope that no replay could place. Raises :class:`Stopped`; the reason is reported."""
         machine, over = self.machine, self.closed or self.task.over
         if self.is_stopped():
             raise Stopped
         if self.busy is None and self.loop is None and not over:
             return
-        what = f"{kind} {name!r}"
+        what = f"{kind.label} {name!r}"
         if over:
             machine.report(
                 EntryInProgress(
@@ -186,7 +186,7 @@ class Scope:
 
     def enter(self, kind: Kind, name: Any) -> tuple[Entry, dict[str, Any] | None, bool]:
         """Register the call ``kind(name)``: its entry, its open record if it is open, and whether it is new."""
-        self.check_usable(kind.label, name)
+        self.check_usable(kind, name)
         if not isinstance(name, str) or not name:
             raise TypeError(f"a {kind.label} needs a name: a non-empty str, not {name!r}")
         if len(name) > MAX_NAME:
@@ -195,12 +195,13 @@ class Scope:
             )
         machine = self.machine
         occurrence = self.counts.get(name, 0) + 1
-        while (name, occurrence) in self.removed:
-            occurrence += 1
-        if (name, 0) in self.removed:
-            machine.report(
-                HistoryDiverged(f"{self.at(name)} was declared removed and is used again as a {kind.label}")
-            )
+        if self.removed:
+            while (name, occurrence) in self.removed:
+                occurrence += 1
+            if (name, 0) in self.removed:
+                machine.report(
+                    HistoryDiverged(f"{self.at(name)} was declared removed and is used again as a {kind.label}")
+                )
         if occurrence > 1 and (kind in _UNIQUE or machine.program.unique_names):
             machine.report(
                 HistoryDiverged(
@@ -263,7 +264,7 @@ class Scope:
 
     def remove(self, name: str, kind: str) -> None:
         """An entry of this name and kind used to be here: met, if it is recorded; else a placeholder says so."""
-        self.check_usable("removed", name)
+        self.check_usable(Kind.REMOVED, name)
         machine = self.machine
         plain, _, digits = name.rpartition("#")
         if not (plain and digits.isdigit()):

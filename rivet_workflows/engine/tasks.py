@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from .machine import Machine
 
 Finished = Callable[[bool, Any], None]
+#: What a coroutine of a workflow may wait for. A tuple: the union would be made anew each time.
+_OWN = (Call, Done)
 
 
 class Task:
@@ -168,7 +170,7 @@ class Tasks:
     def _blocked(self, task: Task, yielded: Any) -> None:
         if self._machine.stopped or isinstance(yielded, Dead):
             return
-        if isinstance(yielded, Call | Done) and yielded.scope is not None and yielded.scope.task is task:
+        if isinstance(yielded, _OWN) and yielded.scope is not None and yielded.scope.task is task:
             if isinstance(yielded, Done):
                 task.waiting, self.paused = yielded, True
                 self._ready.append((task, yielded, True, None))
@@ -227,7 +229,7 @@ class Tasks:
 
 def _coroutine(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     coro = function(*arguments)
-    if isinstance(coro, Call | Done):
+    if isinstance(coro, _OWN):
         return _awaited(coro)  # a lambda: ``lambda b: b.step("fetch", fetch)``
     if not (hasattr(coro, "send") and hasattr(coro, "throw")) or not hasattr(coro, "cr_code"):
         name = getattr(function, "__qualname__", repr(function))

@@ -74,7 +74,7 @@ class Attempt:
         self.context.end("was interrupted, as its worker stops", cancelled=True)
         return StepReport(ok=False, abandoned=True)
 
-    def _effects_of_failure(self) -> Effects:
+    def _effects_of_failure(self) -> Effects | None:
         try:
             return self.context.effects(ok=False)
         except BaseException as problem:

@@ -320,19 +320,19 @@ class StepContext:
         """Does the change of state need a query to be prepared?"""
         return bool(self._updates) and self._loaded is None
 
-    def effects(self, *, ok: bool) -> Effects:
-        """What the attempt wants committed. A failed one keeps its state changes and broadcasts (D-12).
+    def effects(self, *, ok: bool) -> Effects | None:
+        """What the attempt wants committed, if anything. A failed one keeps its state changes and broadcasts (D-12).
 
         Raises what encoding and checking the state, or an update function, raises.
         """
         state = self._state_change()
-        if ok:
+        if ok and (self._sends or self._completes or self._destroy or self._schedules):
             return Effects(state, self._events, self._sends, self._completes, self._destroy, self._schedules)
-        return Effects(state, self._events)
+        return Effects(state, self._events) if state is not None or self._events else None
 
-    def effects_without_state(self) -> Effects:
+    def effects_without_state(self) -> Effects | None:
         """Of an attempt that failed and left a state that cannot be stored."""
-        return Effects(None, self._events)
+        return Effects(None, self._events) if self._events else None
 
     # -- within
 

@@ -132,6 +132,7 @@ class Holding:
         "commit_no",
         "deferred",
         "due",
+        "id_text",
         "looking",
         "machine",
         "number",
@@ -145,6 +146,7 @@ class Holding:
 
     def __init__(self, claimed: Claimed, machine: Machine, code: str, number: int) -> None:
         self.claimed = claimed
+        self.id_text = str(claimed.actor_id)
         self.machine = machine
         self.code = code
         #: Tells holdings of the same actor by the same worker apart.
@@ -258,7 +260,7 @@ class Holding:
         claimed = self.claimed
         token = self.token(order)
         self.active[order.seq, order.attempt] = token
-        key = f"{claimed.actor_id}:{order.seq}"
+        key = f"{self.id_text}:{order.seq}"
         if order.is_rollback:
             key += ":rollback"
         elif order.options.ephemeral:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from rivet_workflows.engine.options import StepOptions
@@ -15,8 +15,7 @@ from rivet_workflows.exceptions import ErrorInfo
 from rivet_workflows.records import CommitItem, Look, Outgoing, Release, ScheduleOp, StateWrite
 
 
-@dataclass(slots=True, frozen=True)
-class StepToken:
+class StepToken(NamedTuple):
     """Names one attempt of one step by one holder; a report with one that is no longer current is dropped."""
 
     actor_id: UUID
@@ -180,4 +179,4 @@ class Orders:
     rings: list[CommitItem] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return any(getattr(self, name) for name in self.__slots__)
+        return any(map(self.__getattribute__, self.__slots__))

@@ -104,7 +104,7 @@ def test_parts_kept_from_the_step_raise_too(step: Any):
 
 
 def test_a_step_that_does_not_touch_the_state_costs_no_query(step: Any, states: States):
-    assert step.effects(ok=True).state is None
+    assert step.effects(ok=True) is None
     assert states.loads == 0
 
 
@@ -112,7 +112,7 @@ def test_the_state_is_loaded_once_and_reading_changes_nothing(step: Any, states:
     assert step.state.status == "new"
     assert step.state is step.state
     assert states.loads == 1
-    assert step.effects(ok=True).state is None
+    assert step.effects(ok=True) is None
 
 
 def test_a_change_carries_what_it_was_based_on(step: Any):
@@ -190,7 +190,7 @@ def test_a_hook_is_told_of_a_change_and_may_not_change_it(states: States):
     assert step_with(1).effects(ok=True).events == [("changed", "1")]
     with pytest.raises(RivetError, match="on_state_change changed"):
         step_with(13).effects(ok=True)
-    assert step_with(0).effects(ok=True).state is None
+    assert step_with(0).effects(ok=True) is None
     assert seen == [1, 13]
 
 
@@ -213,7 +213,7 @@ def test_an_actor_older_than_its_state_begins_with_the_initial_one(cart: Any, st
     states.rows[number] = (1, None)
     step = StepContext(start(lambda step: None, actor="cart", actor_id=number), environment(states))
     assert step.state == CartState()
-    assert step.effects(ok=True).state is None
+    assert step.effects(ok=True) is None
 
 
 # -- vars, input, time -----------------------------------------------------------------------------------
