@@ -6,6 +6,7 @@ waits on that queue, in the main thread, does the rest.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -19,6 +20,9 @@ from typing import Any
 #: In the environment of a child: the file descriptor that ends with its supervisor.
 PARENT_FD = "RIVET_WORKER_PARENT_FD"
 
+#: New objects that may be there before Python looks for cycles among the young ones, and how often it then looks among
+#: older ones.
+GC_THRESHOLDS = (10_000, 20, 50)
 #: Seconds. A signal that comes in the instant between Python's last check for signals and the system call that waits
 #: does not end the wait, and its handler does not run before the wait is over: so no wait is longer than this.
 LOOK_AGAIN = 0.5
@@ -93,6 +97,17 @@ def watch_parent(happenings: Happenings) -> None:
         happenings.put(signal.SIGTERM)
 
     threading.Thread(target=watch, name="rivet-parent", daemon=True).start()
+
+
+def settle_memory() -> None:
+    """Spare the collector of cycles what is there for good, before the work begins.
+
+    A step makes and drops some fifty objects, and hardly ever a cycle. With the project's modules among what is looked
+    at, a full collection took 0.1 s in which nothing else ran, and the small ones 15 µs a step on Python 3.11.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
 
 
 def configure_logging(verbosity: int) -> None:

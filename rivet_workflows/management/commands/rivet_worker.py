@@ -18,7 +18,13 @@ from django.db.migrations.executor import MigrationExecutor
 
 from rivet_workflows.conf import settings
 from rivet_workflows.registry import registry
-from rivet_workflows.worker.process import Happenings, configure_logging, hard_exit, watch_parent
+from rivet_workflows.worker.process import (
+    Happenings,
+    configure_logging,
+    hard_exit,
+    settle_memory,
+    watch_parent,
+)
 
 WRONG_TABLES = 3
 #: Seconds that a worker told to leave at once may take to give its actors back.
@@ -94,6 +100,7 @@ class Command(BaseCommand):
         worker = Worker(told, get_store(), ended=lambda: self.happenings.put(None))
         connections.close_all()  # the checks' own; this thread needs none from here on
         watch_parent(self.happenings)
+        settle_memory()
         worker.start()
         return self._attend(worker)
 
