@@ -38,7 +38,7 @@ def _encoder() -> Callable[[object], str]:
 def decoder(object_hook: Callable[[dict[str, Any]], Any] | None = None) -> Callable[[str], Any]:
     """What reads a text; ``object_hook`` as of ``json.JSONDecoder``. It raises ValueError for what is no JSON."""
     documented = json.JSONDecoder(object_hook=object_hook)
-    scan = documented.scan_once
+    scan = documented.scan_once  # type: ignore[attr-defined]
 
     def decode_json(text: str) -> Any:
         try:

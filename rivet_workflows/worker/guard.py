@@ -36,7 +36,7 @@ class _Here(threading.local):
 _here = _Here()
 
 
-class workflow_code:  # noqa: N801
+class workflow_code:
     """While this is entered, code of ``run`` may run in this thread: no database, no event loop.
 
     A class: the core's thread enters it several times per commit, and a generator takes three times as long.
