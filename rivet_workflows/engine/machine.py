@@ -200,7 +200,8 @@ class Machine:
 
     def _begin(self, now: int) -> None:
         # The estimate of the database's time may step back a little after a reconnect; a workflow's time never does.
-        self.now = max(self.now, now)
+        if now > self.now:
+            self.now = now
         self.turn = Turn()
         self._recorded = 0
 

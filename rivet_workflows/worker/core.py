@@ -13,7 +13,7 @@ import heapq
 import json
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
@@ -87,13 +87,13 @@ class Core:
         self._held: dict[UUID, Holding] = {}
         self._number = 0
         #: Actors with a commit to make, in the order in which they asked.
-        self._to_commit: dict[UUID, None] = {}
+        self._to_commit: dict[Holding, None] = {}
         self._in_flight: dict[UUID, Holding] = {}
         #: Actors whose commit is made inside an atomic step's transaction; nobody else waits for that.
         self._atomics: dict[UUID, Holding] = {}
         self._due: list[tuple[int, UUID]] = []
         #: Actors at rest and since when, longest first.
-        self._resting: OrderedDict[UUID, int] = OrderedDict()
+        self._resting: OrderedDict[Holding, int] = OrderedDict()
         #: Actors whose step went down with its worker more than once.
         self._trials = Trials()
         self._orders = Orders()
@@ -135,7 +135,7 @@ class Core:
         times = [] if timer is None else [timer]
         if self._resting:
             times.append(next(iter(self._resting.values())) + self.limits.evict_after)
-        times += [self._held[a].busy_until for a in self._to_commit if self._held[a].busy_until > self.now]
+        times += [holding.busy_until for holding in self._to_commit if holding.busy_until > self.now]
         return min(times, default=None)
 
     def holds(self, actor_id: UUID) -> bool:
@@ -181,7 +181,7 @@ class Core:
         if self._trials.current != holding.claimed.actor_id:
             return
         machine = holding.machine
-        if self._held.get(holding.claimed.actor_id) is holding and any(
+        if not holding.gone and any(
             machine.open[seq].get("z", 0) > SUSPICIOUS for seq in machine.running if seq in machine.open
         ):
             return
@@ -236,6 +236,9 @@ class Core:
     def _again(self, holding: Holding, claimed: Claimed) -> None:
         """The machine of an actor whose commit was refused, made again from what is stored."""
         holding.machine.dispose()
+        holding.gone = True
+        self._to_commit.pop(holding, None)
+        self._resting.pop(holding, None)
         fresh = self._make(claimed, holding.number)
         if fresh is None:
             return
@@ -243,7 +246,6 @@ class Core:
         fresh.refusals, fresh.alone, fresh.cautious = holding.refusals, holding.alone, holding.cautious
         reports = [*holding.after_reload, *holding.deferred]
         self._held[claimed.actor_id] = fresh
-        self._to_commit.pop(claimed.actor_id, None)
         done = {(token.seq, token.attempt) for token, _ in reports}
         known = done | fresh.active.keys()
         self._feed(fresh, lambda machine: machine.start(self.now), known=known)
@@ -253,10 +255,10 @@ class Core:
             if rec is not None and rec.get("z", 0) > 1:
                 rec["z"] -= 1
         for token in holding.restarts:
-            if self._held.get(claimed.actor_id) is fresh and token.seq in fresh.machine.running:
+            if not fresh.gone and token.seq in fresh.machine.running:
                 self._run_again(fresh, token)
         for token, report in reports:
-            if self._held.get(claimed.actor_id) is fresh:
+            if not fresh.gone:
                 if report.output is not None:
                     # The coroutine that was dropped had this very object, and may have changed it.
                     report.value = self.codec.loads(report.output)
@@ -308,11 +310,11 @@ class Core:
             self._run_again(holding, token)
             return
         self._tell(holding, token, report)
-        if self._held.get(token.actor_id) is not holding or holding.pending is None:
+        if holding.gone or holding.pending is None:
             self._orders.aborts.append(token)
             return
         holding.atomic = token
-        self._to_commit.pop(token.actor_id, None)
+        self._to_commit.pop(holding, None)
         self._atomics[token.actor_id] = holding
         self._orders.atomics.append((token, holding.send_off()))
 
@@ -448,14 +450,14 @@ class Core:
             return
         holding.children.read()
         for seq, child_id in holding.children.of(ends):
-            if self._held.get(actor_id) is holding:
+            if not holding.gone:
                 self._child_done(holding, seq, ends[child_id])
         self._settle(holding)
 
     def _read_ends(self, holding: Holding, child_ids: list[UUID]) -> None:
         if child_ids:
             holding.children.reading()
-            self._resting.pop(holding.claimed.actor_id, None)
+            self._resting.pop(holding, None)
             self._orders.child_looks.append((holding.claimed.actor_id, child_ids))
 
     def _child_done(self, holding: Holding, seq: int, end: ChildEnd) -> None:
@@ -476,7 +478,7 @@ class Core:
             holding = self._held.get(actor_id)
             if holding is not None and not holding.reloading:
                 self._feed(holding, lambda machine: machine.bell(self.now))
-                here = self._held.get(actor_id) is holding
+                here = not holding.gone
                 if here and holding.children and not holding.looking:
                     self._look(holding, (), 0)
 
@@ -519,7 +521,7 @@ class Core:
             self._outcome(holding, result)
 
     def _outcome(self, holding: Holding, result: CommitResult) -> None:
-        if self._held.get(result.actor_id) is not holding or holding.sent is None:
+        if holding.gone or holding.sent is None:
             return
         sent, holding.sent = holding.sent, None
         if holding.atomic is not None and result.outcome not in (Commit.OK, Commit.STALE):
@@ -558,9 +560,11 @@ class Core:
         for token, _ in sent.reports:
             holding.started.pop((token.seq, token.attempt), None)
         holding.busy_wait = holding.refusals = 0
-        holding.machine.committed([*item.takes, *(message for message, _ in item.holds)])
+        if item.takes or item.holds:
+            holding.machine.committed([*item.takes, *(message for message, _ in item.holds)])
         self._orders.rings.append(item)
-        self._orders.errors += [holding.event(failure) for failure in sent.failures]
+        if sent.failures:
+            self._orders.errors += [holding.event(failure) for failure in sent.failures]
         if item.finish is not None or item.block is not None or item.destroy:
             self._drop(holding)
             return
@@ -578,7 +582,7 @@ class Core:
                 self._orders.children.append(
                     ChildStart(item.actor_id, child.seq, holding.number, child.actor, child.key, child.input)
                 )
-        if any(send.actor_id == item.actor_id for send in item.sends):
+        if item.sends and any(send.actor_id == item.actor_id for send in item.sends):
             self._feed(holding, lambda machine: machine.bell(self.now))
         self._settle(holding)
         self._tried(holding)
@@ -618,21 +622,22 @@ class Core:
         holding.pending = None
         holding.reloading = True
         holding.looking = False
-        self._to_commit.pop(holding.claimed.actor_id, None)
-        self._resting.pop(holding.claimed.actor_id, None)
+        self._to_commit.pop(holding, None)
+        self._resting.pop(holding, None)
         self._orders.reloads.append((holding.claimed.actor_id, holding.claimed.epoch))
 
     # -- what all happenings share ---------------------------------------------------------------------
 
     def _at(self, now: int) -> None:
-        self.now = max(self.now, now)
+        if now > self.now:
+            self.now = now
 
     def _is_current(self, due: int, actor_id: UUID) -> bool:
         holding = self._held.get(actor_id)
         return holding is not None and holding.due == due
 
     def _feed(
-        self, holding: Holding, happening: Callable[[Machine], Turn], known: Iterable[tuple[int, int]] = ()
+        self, holding: Holding, happening: Callable[[Machine], Turn], known: Collection[tuple[int, int]] = ()
     ) -> None:
         """Tell the machine, and note what it orders. ``known``: attempts that run already."""
         machine = holding.machine
@@ -645,16 +650,15 @@ class Core:
             return
         for note in turn.notes:
             logger.info("%s %s: %s", holding.claimed.name, holding.claimed.key, note)
-        skip = set(known)
-        if skip:
-            turn.starts = [order for order in turn.starts if (order.seq, order.attempt) not in skip]
+        if known:
+            turn.starts = [order for order in turn.starts if (order.seq, order.attempt) not in known]
         for seq in turn.cancels:
             for key in [key for key in holding.active if key[0] == seq]:
                 self._orders.cancels.append(holding.active.pop(key))
         if turn.dirty or turn.must_commit or turn.takes:
             pending = holding.next_item()
             pending.add(turn, holding)
-        if not self.stopping:
+        if turn.starts and not self.stopping:
             self._orders.starts += [holding.start(order) for order in turn.starts if not order.durable]
         if turn.rollback_scan is not None:
             if turn.must_commit:
@@ -671,9 +675,9 @@ class Core:
 
     def _settle(self, holding: Holding) -> None:
         """After anything happened to an actor: what next?"""
-        actor_id, machine = holding.claimed.actor_id, holding.machine
-        if self._held.get(actor_id) is not holding or holding.reloading:
+        if holding.gone or holding.reloading:
             return
+        machine = holding.machine
         if holding.deferred or holding.restarts:
             self._next_changes(holding)
         if not machine.over and not holding.looking and not self.stopping:
@@ -688,18 +692,17 @@ class Core:
             return
         if due is not None and holding.due != due:
             holding.due = due
-            heapq.heappush(self._due, (due, actor_id))
+            heapq.heappush(self._due, (due, holding.claimed.actor_id))
         if holding.pending is not None and (holding.pending.must or (self.stopping and holding.sent is None)):
             self._must_commit(holding)
         elif self.stopping and not holding.active and holding.pending is None and holding.sent is None:
             self._release(holding)
             return
         if holding.at_rest:
-            if actor_id not in self._resting:
-                self._resting[actor_id] = self.now
+            self._resting.setdefault(holding, self.now)
             self._evict()
         else:
-            self._resting.pop(actor_id, None)
+            self._resting.pop(holding, None)
 
     def _look(self, holding: Holding, names: tuple[str, ...] | None, limit: int) -> None:
         """Read queues. That takes the actor's wakes away, one of which may have told a child's end."""
@@ -708,18 +711,18 @@ class Core:
 
     def _must_commit(self, holding: Holding) -> None:
         holding.next_item().must = True
-        self._resting.pop(holding.claimed.actor_id, None)
-        self._to_commit.setdefault(holding.claimed.actor_id)
+        self._resting.pop(holding, None)
+        self._to_commit.setdefault(holding)
 
     # -- actors go -------------------------------------------------------------------------------------
 
     def _evict(self) -> None:
         """Let go of actors that have been at rest for long, or are too many."""
         while self._resting:
-            actor_id, since = next(iter(self._resting.items()))
+            holding, since = next(iter(self._resting.items()))
             if len(self._resting) <= self.limits.max_parked and since + self.limits.evict_after > self.now:
                 return
-            self._release(self._held[actor_id])
+            self._release(holding)
 
     def _release(self, holding: Holding) -> None:
         machine = holding.machine
@@ -743,13 +746,14 @@ class Core:
 
     def _drop(self, holding: Holding, *, cancel: bool = True) -> None:
         actor_id = holding.claimed.actor_id
-        if self._held.get(actor_id) is holding:
+        if not holding.gone:
+            holding.gone = True
             del self._held[actor_id]
             self._orders.gone.append((actor_id, holding.claimed.epoch))
-        self._to_commit.pop(actor_id, None)
+        self._to_commit.pop(holding, None)
         self._in_flight.pop(actor_id, None)
         self._atomics.pop(actor_id, None)
-        self._resting.pop(actor_id, None)
+        self._resting.pop(holding, None)
         if cancel:
             self._orders.cancels += holding.active.values()
         holding.machine.dispose()
@@ -774,16 +778,15 @@ class Core:
     def _group(self) -> list[CommitItem]:
         group: list[CommitItem] = []
         size = 0
-        for actor_id in list(self._to_commit):
-            holding = self._held[actor_id]
+        for holding in list(self._to_commit):
             if holding.busy_until > self.now or holding.sent is not None or holding.runs_alone:
                 continue
             if holding.pending is None:
-                del self._to_commit[actor_id]
+                del self._to_commit[holding]
                 continue
             item = holding.send_off()
-            del self._to_commit[actor_id]
-            self._in_flight[actor_id] = holding
+            del self._to_commit[holding]
+            self._in_flight[item.actor_id] = holding
             group.append(item)
             size += item.size()
             if len(group) >= self.limits.group_size or size >= self.limits.group_bytes:

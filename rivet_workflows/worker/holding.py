@@ -38,24 +38,28 @@ class Pending:
     def add(self, turn: Turn, holding: Holding) -> None:
         """The orders of one more turn."""
         item = self.item
-        for prune in turn.prunes:
-            # One statement cannot delete what it inserts: rows that never get there are left out.
-            item.rows = [row for row in item.rows if not prune.covers(row)]
+        if turn.prunes:
+            for prune in turn.prunes:
+                # One statement cannot delete what it inserts: rows that never get there are left out.
+                item.rows = [row for row in item.rows if not prune.covers(row)]
+            item.prunes += turn.prunes
         item.rows += turn.rows
-        item.prunes += turn.prunes
         item.takes += turn.takes
         item.holds += turn.holds
         item.unholds += turn.unholds
         item.completes += turn.completes
         item.unanswered += turn.unanswered
         item.rolled_back += turn.rolled_back
-        item.sends += [Outgoing(item.actor_id, send.queue, send.body) for send in turn.sends]
+        if turn.sends:
+            item.sends += [Outgoing(item.actor_id, send.queue, send.body) for send in turn.sends]
         self._untangle()
         self.failures += turn.failures
-        cancelled = set(turn.cancels)
-        self.starts = [order for order in self.starts if order.seq not in cancelled]
+        if turn.cancels:
+            cancelled = set(turn.cancels)
+            self.starts = [order for order in self.starts if order.seq not in cancelled]
+            self.children = [order for order in self.children if order.seq not in cancelled]
         self.starts += [order for order in turn.starts if order.durable]
-        self.children = [order for order in self.children if order.seq not in cancelled] + turn.children
+        self.children += turn.children
         if turn.outcome is not None:
             outcome = turn.outcome
             item.finish = Finish(outcome.lifecycle, outcome.at, outcome.output, outcome.error)
@@ -132,6 +136,7 @@ class Holding:
         "commit_no",
         "deferred",
         "due",
+        "gone",
         "id_text",
         "looking",
         "machine",
@@ -148,6 +153,8 @@ class Holding:
         self.claimed = claimed
         self.id_text = str(claimed.actor_id)
         self.machine = machine
+        #: Not held any more, or made anew.
+        self.gone = False
         self.code = code
         #: Tells holdings of the same actor by the same worker apart.
         self.number = number
