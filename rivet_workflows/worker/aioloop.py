@@ -34,11 +34,17 @@ logger = logging.getLogger("rivet_workflows.worker")
 class _Lane:
     """A pooled context. Its thread exists once a step has used the ORM or ``sync_to_async``."""
 
-    __slots__ = ("context", "health")
+    __slots__ = ("_vars", "context", "health")
 
     def __init__(self, outages: Outages) -> None:
         self.context = ThreadSensitiveContext()
         self.health = Health(outages)
+        self._vars = contextvars.Context()
+        self._vars.run(SyncToAsync.thread_sensitive_context.set, self.context)
+
+    def variables(self) -> contextvars.Context:
+        """The context variables of a step that runs in it, untouched by those before it."""
+        return self._vars.copy()
 
     @property
     def executor(self) -> Executor | None:
@@ -66,15 +72,13 @@ class _Lane:
 class _Run:
     """An attempt on its way through the loop."""
 
-    __slots__ = ("attempt", "awaitable", "deadline", "due", "lane", "taken_back", "task")
+    __slots__ = ("attempt", "awaitable", "deadline", "lane", "taken_back", "task")
 
     def __init__(self, attempt: Attempt, awaitable: Awaitable[Any] | None) -> None:
         self.attempt = attempt
         #: Given when a ``def`` step turned out to return something to await.
         self.awaitable = awaitable
-        self.deadline: asyncio.TimerHandle | None = None
-        #: Monotonic seconds of the same, for whoever looks from another thread.
-        self.due: float | None = None
+        self.deadline: _Deadline | None = None
         self.lane: _Lane | None = None
         self.task: asyncio.Task[None] | None = None
         #: Timed out or cancelled: what it still reports is not wanted, its lane not reused.
@@ -84,6 +88,58 @@ class _Run:
         """It will not begin. A coroutine that exists already is closed, or Python would complain of it."""
         if inspect.iscoroutine(self.awaitable):
             self.awaitable.close()
+
+
+class _Deadline:
+    """When a step must have ended. ``run`` is gone once it has, with what it holds."""
+
+    __slots__ = ("due", "run")
+
+    def __init__(self, run: _Run, due: float) -> None:
+        self.run: _Run | None = run
+        self.due = due
+
+
+class _Deadlines:
+    """The deadlines of the steps on a loop: a queue, and one timer of the loop's, for each length of timeout.
+
+    Steps of one timeout are due in the order in which they began, and most end long before: a timer for each, made,
+    kept in order and cancelled, took 4 µs of a trivial step's 20.
+    """
+
+    #: So many that have ended may stand behind one that runs before they are cleared out.
+    ENDED = 1_000
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, late: Callable[[_Run], None]) -> None:
+        self._loop = loop
+        self._late = late
+        self._queues: dict[float, deque[_Deadline]] = {}
+
+    def add(self, run: _Run, timeout: float) -> None:
+        run.deadline = deadline = _Deadline(run, self._loop.time() + timeout)
+        queue = self._queues.get(timeout)
+        if queue is None:
+            queue = self._queues[timeout] = deque()
+            self._loop.call_at(deadline.due, self._look, timeout)
+        while queue and queue[0].run is None:
+            queue.popleft()
+        queue.append(deadline)
+        if len(queue) % self.ENDED == 0:
+            running = [deadline for deadline in queue if deadline.run is not None]
+            queue.clear()
+            queue.extend(running)
+
+    def _look(self, timeout: float) -> None:
+        queue, now = self._queues[timeout], self._loop.time()
+        while queue:
+            run, due = queue[0].run, queue[0].due
+            if run is not None and due > now:
+                self._loop.call_at(due, self._look, timeout)
+                return
+            queue.popleft()
+            if run is not None:
+                self._late(run)  # which may begin another
+        del self._queues[timeout]
 
 
 class StepLoop:
@@ -102,7 +158,7 @@ class StepLoop:
         self._late = late
         self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(_log_problem)
-        self._blank = contextvars.Context()
+        self._deadlines = _Deadlines(self._loop, self._time_out)
         self._waiting: deque[_Run] = deque()
         self._active: dict[Attempt, _Run] = {}
         self._lanes: list[_Lane] = []
@@ -142,7 +198,8 @@ class StepLoop:
     def overdue(self) -> list[Attempt]:
         """Attempts whose time is up, which a loop that hangs cannot see itself."""
         now = time.monotonic()
-        return [run.attempt for run in list(self._active.values()) if run.due is not None and run.due <= now]
+        runs = list(self._active.values())
+        return [run.attempt for run in runs if run.deadline is not None and run.deadline.due <= now]
 
     def give_up_waiting(self) -> list[tuple[Attempt, Awaitable[Any] | None]]:
         """What has not begun. For a loop that hangs: it cannot be in the middle of beginning one."""
@@ -191,19 +248,14 @@ class StepLoop:
     def _begin(self, run: _Run) -> None:
         run.lane = lane = self._lanes.pop() if self._lanes else _Lane(self._outages)
         lane.before()
-        context = self._blank.copy()
-        context.run(SyncToAsync.thread_sensitive_context.set, lane.context)
         if run.attempt.timeout is not None:
-            run.due = self._loop.time() + run.attempt.timeout
-            run.deadline = self._loop.call_at(run.due, self._time_out, run)
-        run.task = self._loop.create_task(self._run(run), context=context)
+            self._deadlines.add(run, run.attempt.timeout)
+        run.task = self._loop.create_task(self._run(run), context=lane.variables())
 
     async def _run(self, run: _Run) -> None:
         crashpoint("before-body")
         report = await drive(run.attempt, run.awaitable)
         crashpoint("after-body")
-        if run.deadline is not None:
-            run.deadline.cancel()
         if not run.taken_back:
             assert run.lane is not None
             run.lane.after(failed=not report.ok)
@@ -229,6 +281,8 @@ class StepLoop:
 
     def _leave(self, run: _Run) -> None:
         """Its place is free, also where it does not heed its cancellation."""
+        if run.deadline is not None:
+            run.deadline.run = None
         if self._active.pop(run.attempt, None) is not None:
             self._fill()
 
