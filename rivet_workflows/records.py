@@ -317,6 +317,10 @@ class CommitItem:
         more = (self.unanswered, self.sends, self.events, self.state, self.finish, self.block, self.destroy)
         return not any(lists) and not any(more)
 
+    def is_news(self) -> bool:
+        """Clients may wait for something that it writes."""
+        return bool(self.finish or self.events or self.completes or self.unanswered or self.destroy)
+
     def size(self) -> int:
         """Rough bytes, to bound a group."""
         size = len(self.inflight)

@@ -200,7 +200,9 @@ class Scope:
                 occurrence += 1
             if (name, 0) in self.removed:
                 machine.report(
-                    HistoryDiverged(f"{self.at(name)} was declared removed and is used again as a {kind.label}")
+                    HistoryDiverged(
+                        f"{self.at(name)} was declared removed and is used again as a {kind.label}"
+                    )
                 )
         if occurrence > 1 and (kind in _UNIQUE or machine.program.unique_names):
             machine.report(

@@ -135,11 +135,7 @@ def ring_items(alias: str, items: Sequence[CommitItem]) -> None:
     work = {outgoing.actor_id for item in items for outgoing in item.sends}
     if any(item.schedules for item in items):
         work.add(SCHEDULES)
-    news = {
-        item.actor_id
-        for item in items
-        if item.finish or item.events or item.completes or item.unanswered or item.destroy
-    }
+    news = {item.actor_id for item in items if item.is_news()}
     if work or news:
         _ring_now(alias, work, news)
 

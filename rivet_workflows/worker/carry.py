@@ -21,7 +21,7 @@ from rivet_workflows.worker.failures import FailureTeller
 from rivet_workflows.worker.guard import workflow_code
 from rivet_workflows.worker.hooks import Hooks
 from rivet_workflows.worker.inbox import Inbox
-from rivet_workflows.worker.orders import ChildStart, Orders, StateChange
+from rivet_workflows.worker.orders import ChildStart, Orders, StateChange, StepStart
 from rivet_workflows.worker.patience import OUTAGES, Patience, describe, is_outage
 from rivet_workflows.worker.ports import CoreLike, WorkerStore
 from rivet_workflows.worker.runner import StepRunner
@@ -82,16 +82,16 @@ class Carrier:
         """Do all of it, in the order in which it is safe."""
         # First who waits with an open transaction: on SQLite nothing else can be written before it is over.
         self.answer_atomics(orders)
+        # What is durable already does not wait for the next commit: it runs, and is heard of, while that is made.
+        self._start(orders.starts)
+        if orders.rings:
+            self._ring(orders.rings)
         if orders.looks:
             answers = self._db(self._store.look, orders.looks)
             with workflow_code():
                 self._core.looked(answers, self._now())
         if orders.commits:
             self._commit(orders.commits)
-        if orders.starts:
-            crashpoint("before-start")
-            self._runner.start(orders.starts)
-            crashpoint("after-start")
         for child in orders.children:
             self._begin_child(child)
         for actor_id, child_ids in orders.child_looks:
@@ -110,8 +110,12 @@ class Carrier:
             self._roll_back(actor_id, checkpoints)
         for event in orders.errors:
             self._failures.tell(event)
-        if orders.rings:
-            self._ring(orders.rings)
+
+    def _start(self, starts: list[StepStart]) -> None:
+        if starts:
+            crashpoint("before-start")
+            self._runner.start(starts)
+            crashpoint("after-start")
 
     def _let_go(self, orders: Orders) -> None:
         releases = {(release.actor_id, release.epoch): release for release in orders.releases}
@@ -163,6 +167,8 @@ class Carrier:
         results = self._committed(items)
         with workflow_code():
             self._core.committed(results, self._now())
+            starts = self._core.take_starts()
+        self._start(starts)
         if self._rest:
             self._sleep(self._rest)
 

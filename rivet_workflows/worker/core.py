@@ -41,6 +41,7 @@ from rivet_workflows.worker.orders import (
     Orders,
     StateChange,
     StepReport,
+    StepStart,
     StepToken,
 )
 from rivet_workflows.worker.trials import SUSPICIOUS, Trials
@@ -562,7 +563,8 @@ class Core:
         holding.busy_wait = holding.refusals = 0
         if item.takes or item.holds:
             holding.machine.committed([*item.takes, *(message for message, _ in item.holds)])
-        self._orders.rings.append(item)
+        if item.sends or item.schedules or item.is_news():
+            self._orders.rings.append(item)
         if sent.failures:
             self._orders.errors += [holding.event(failure) for failure in sent.failures]
         if item.finish is not None or item.block is not None or item.destroy:
@@ -774,6 +776,11 @@ class Core:
         answers = Orders(atomics=waiting.atomics, aborts=waiting.aborts)
         waiting.atomics, waiting.aborts = [], []
         return answers
+
+    def take_starts(self) -> list[StepStart]:
+        """What may begin now, alone; everything else stays for :meth:`orders`."""
+        starts, self._orders.starts = self._orders.starts, []
+        return starts
 
     def _group(self) -> list[CommitItem]:
         group: list[CommitItem] = []

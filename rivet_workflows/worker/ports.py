@@ -20,7 +20,15 @@ from rivet_workflows.records import (
 from rivet_workflows.store.children import Ending
 from rivet_workflows.store.fires import DueSchedule, TakenFire
 from rivet_workflows.store.rows import ActorRow
-from rivet_workflows.worker.orders import ChildEnd, ChildStart, Orders, StateChange, StepReport, StepToken
+from rivet_workflows.worker.orders import (
+    ChildEnd,
+    ChildStart,
+    Orders,
+    StateChange,
+    StepReport,
+    StepStart,
+    StepToken,
+)
 
 
 class CoreLike(Protocol):
@@ -44,6 +52,7 @@ class CoreLike(Protocol):
     def holds(self, actor_id: UUID) -> bool: ...
     def orders(self) -> Orders: ...
     def take_atomics(self) -> Orders: ...
+    def take_starts(self) -> list[StepStart]: ...
 
     @property
     def room(self) -> int: ...
