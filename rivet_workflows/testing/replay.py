@@ -10,7 +10,7 @@ Adds nothing to the rules of :class:`~rivet_workflows.worker.core.Core`: it look
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -82,7 +82,7 @@ class ReplayCore(Core):
             self._replayed = self._report = None
 
     def _feed(
-        self, holding: Holding, happening: Callable[[Machine], Turn], known: Iterable[tuple[int, int]] = ()
+        self, holding: Holding, happening: Callable[[Machine], Turn], known: Collection[tuple[int, int]] = ()
     ) -> None:
         replayed, self._replayed = self._replayed, None
         report, self._report = self._report, None
