@@ -178,7 +178,7 @@ class Carrier:
 
     def _leave_to_others(self) -> None:
         if self._rest and (left := self._rests_until - self._now()) > 0:
-            self._sleep(left / 1e6)
+            self._sleep(min(left / 1e6, self._rest))  # the clock may have been set back
 
     def _committed(self, items: list[CommitItem]) -> list[CommitResult]:
         """What became of the group, also where the answer to its COMMIT was lost."""
