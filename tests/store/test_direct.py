@@ -1,0 +1,90 @@
+"""Statements that go to PostgreSQL by libpq's own call say and raise what they do by a cursor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import DataError, OperationalError, connections, transaction
+
+from rivet_workflows.store.errors import Trouble, classify, sqlstate
+from rivet_workflows.store.postgres.base import Prepared
+from rivet_workflows.store.store import Store
+
+pytestmark = pytest.mark.requires_postgres
+
+
+@pytest.fixture
+def postgres(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The store on a tuned connection in autocommit, as the worker's is; ``direct`` counts what went past cursors."""
+    if store.vendor != "postgresql":
+        pytest.skip("the suite's database is another")
+    store.tune_connection()
+    direct: list[str] = []
+    run = Prepared.run
+    monkeypatch.setattr(
+        Prepared, "run", lambda self, sql, values: direct.append(sql) or run(self, sql, values)
+    )
+    yield store, direct
+    connections[store.alias].close()
+
+
+def test_values_come_back_as_by_a_cursor(postgres: Any):
+    store, direct = postgres
+    sql = "SELECT %s::text, %s::bigint, %s::uuid, %s::text, %s::int[], 7 %% 4, now() IS NULL"
+    given = ['a "b" \\ é', 2**40, UUID(int=7), None, "{1,2}"]
+
+    ((*values,),) = store.fast(sql, given)
+    with store.atomic():
+        ((*by_cursor,),) = store.fast(sql, given)
+        assert len(direct) == 1, (
+            "the first statement of a transaction goes by psycopg's cursor, which begins it"
+        )
+        store.fast("INSERT INTO rivet_worker (id, host) SELECT 1, 'x' WHERE %s", [False])
+        assert len(direct) == 2
+
+    assert values == by_cursor == ['a "b" \\ é', 2**40, UUID(int=7), None, [1, 2], 3, False]
+
+
+def test_what_was_written_in_a_transaction_goes_with_it(postgres: Any):
+    store, direct = postgres
+    with store.atomic():
+        store.fast("SELECT 1")
+        store.fast(
+            "INSERT INTO rivet_timer (type_id, actor_id, kind, due, priority) VALUES (1, %s, 1, 0, 0)",
+            [UUID(int=7)],
+        )
+        transaction.set_rollback(True, using=store.alias)
+    assert len(direct) == 1
+    assert store.fast("SELECT 1 FROM rivet_timer WHERE actor_id = %s", [UUID(int=7)]) == []
+
+
+def test_a_statement_without_rows_gives_none(postgres: Any):
+    store, _ = postgres
+    assert store.fast("DELETE FROM rivet_timer WHERE id = %s", [-1]) == []
+
+
+def test_its_errors_are_djangos_with_the_servers_code(postgres: Any):
+    store, _ = postgres
+    with pytest.raises(DataError) as divided:
+        store.fast("SELECT 1 / %s::int", [0])
+    assert sqlstate(divided.value) == "22012"
+    with pytest.raises(DataError) as cut:
+        store.fast("SELECT %s::text", ["before\0after"])
+    assert classify(cut.value) is Trouble.CONTENT
+    assert store.fast("SELECT %s::int", [1]) == [(1,)], "the connection is as good as before"
+
+
+def test_a_connection_that_is_lost_says_so(postgres: Any):
+    store, _ = postgres
+    ((pid,),) = store.fast("SELECT pg_backend_pid()")
+    other = connections[store.alias].copy(store.alias)
+    with other.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+    other.close()
+    for _ in range(2):
+        with pytest.raises(OperationalError) as lost:
+            store.fast("SELECT %s::int", [1])
+        assert classify(lost.value) is Trouble.LOST
