@@ -131,11 +131,13 @@ class _Pending:
 
 
 def ring_items(alias: str, items: Sequence[CommitItem]) -> None:
-    """Ring for what these committed items left for others: receivers of messages, and waiting clients."""
+    """Ring for what these committed items left for others: receivers of messages, and waiting clients. (On PostgreSQL
+    these have heard already: the statement of the commit rings for them.)"""
     work = {outgoing.actor_id for item in items for outgoing in item.sends}
     if any(item.schedules for item in items):
         work.add(SCHEDULES)
-    news = {item.actor_id for item in items if item.is_news()}
+    rung = connections[alias].vendor == "postgresql"
+    news = set() if rung else {item.actor_id for item in items if item.is_news()}
     if work or news:
         _ring_now(alias, work, news)
 

@@ -42,6 +42,8 @@ class Group:
     #: Some of the sends have a dedupe key.
     deduped: bool = False
     events: list[tuple[int, int, str, str]] = field(default_factory=list)
+    #: Items that clients may wait for.
+    news: list[int] = field(default_factory=list)
     states: bool = False
     #: Some items clear the owner, or finish or destroy the actor.
     ends: bool = False
@@ -67,6 +69,8 @@ def group(items: Sequence[CommitItem]) -> Group:
             g.deduped = g.deduped or outgoing.dedupe_hash is not None
         if item.events:
             g.events += [(k, n, name, payload) for n, (name, payload) in enumerate(item.events, 1)]
+        if item.is_news():
+            g.news.append(k)
         if item.state is not None:
             g.states = True
         if item.finish is not None or item.block is not None or item.destroy:

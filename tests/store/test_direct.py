@@ -24,9 +24,12 @@ def postgres(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     store.tune_connection()
     direct: list[str] = []
     run = Prepared.run
-    monkeypatch.setattr(
-        Prepared, "run", lambda self, sql, values: direct.append(sql) or run(self, sql, values)
-    )
+
+    def noted(self: Prepared, sql: str, values: Any) -> Any:
+        direct.append(sql)
+        return run(self, sql, values)
+
+    monkeypatch.setattr(Prepared, "run", noted)
     yield store, direct
     connections[store.alias].close()
 

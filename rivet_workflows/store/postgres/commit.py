@@ -44,6 +44,7 @@ class Parts(NamedTuple):
     unanswered: bool
     sends: bool
     deduped: bool
+    news: bool
 
 
 @lru_cache(maxsize=256)
@@ -81,7 +82,7 @@ def statement(has: Parts, now: str, wait: bool) -> str:
     ]
     # What cannot be undone afterwards must fail inside the statement: a division by zero (22012).
     check = f", 1 / CASE WHEN {' AND '.join(checks)} THEN 1 ELSE 0 END" if checks else ""
-    return f"WITH {', '.join(ctes)} SELECT f.k{check} FROM f"
+    return f"WITH {', '.join(ctes)} SELECT f.k{check}{p.NEWS if has.news else ''} FROM f"
 
 
 def parameters(g: Group, has: Parts) -> list[Any]:
@@ -131,6 +132,8 @@ def parameters(g: Group, has: Parts) -> list[Any]:
             lit.text_array([prune.end for _, prune in g.prunes]),
             lit.bool_array([prune.keep_handlers for _, prune in g.prunes]),
         ]
+    if has.news:
+        values.append(lit.int_array(g.news))
     return values
 
 
@@ -234,6 +237,7 @@ class PostgresCommits(ScheduleVerbs, PostgresBase):
                 bool(g.unanswered),
                 bool(g.sends),
                 g.deduped,
+                bool(g.news),
             )
             sql, values = statement(has, self.clock.sql, wait), parameters(g, has)
         except (ValueError, TypeError) as error:
