@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rivet_workflows.codec import stable_name
     from rivet_workflows.engine import Loop
     from rivet_workflows.exceptions import (
+        ActionFailed,
         ActionNotFound,
         ActorBusy,
         ActorExists,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "ActionFailed",
     "ActionNotFound",
     "Actor",
     "ActorBusy",
@@ -107,6 +109,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
     "codec": ("stable_name",),
     "engine": ("Loop",),
     "exceptions": (
+        "ActionFailed",
         "ActionNotFound",
         "ActorBusy",
         "ActorExists",

@@ -87,6 +87,9 @@ class Settings:
     ACTION_LOCK_TIMEOUT: float = _key(
         5.0, "How long an action waits for its actor before ActorBusy.", minimum=0.01
     )
+    WORKER_ACTION_TIMEOUT: float = _key(
+        30.0, "How long the caller of an @action(on_worker=True) waits before NoWorker.", minimum=0.01
+    )
     DEDUPE_PERIOD: float = _key(7.0 * DAY, "How long a dedupe key is remembered.", minimum=0)
     PERMISSION: str | None = _key(
         None,
@@ -118,7 +121,7 @@ class Settings:
     #: Keys that may be given as ``timedelta``.
     DURATIONS: ClassVar[frozenset[str]] = frozenset(
         {"LEASE", "HEARTBEAT", "POLL_INTERVAL", "GRACE", "EVICT_AFTER", "ACTION_LOCK_TIMEOUT"}
-        | {"DEDUPE_PERIOD", "RETENTION"}
+        | {"WORKER_ACTION_TIMEOUT", "DEDUPE_PERIOD", "RETENTION"}
     )
 
 

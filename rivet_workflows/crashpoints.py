@@ -32,6 +32,8 @@ POINTS: tuple[str, ...] = (
     "after-release",
     "fire-taken",
     "fire-run",
+    "call-taken",
+    "call-run",
     "before-prune",
     "after-prune",
 )

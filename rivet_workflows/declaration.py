@@ -394,6 +394,7 @@ class _Reader:
             on_worker=marked.on_worker,
             is_async=inspect.iscoroutinefunction(function),
             signature=signature.replace(parameters=parameters[2:]),
+            timeout=marked.timeout,
         )
 
 

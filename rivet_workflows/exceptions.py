@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 __all__ = [
+    "ActionFailed",
     "ActionNotFound",
     "ActorBusy",
     "ActorExists",
@@ -460,8 +461,18 @@ class SerializationError(RivetError, TypeError):
     code = "not_serializable"
 
 
+class ActionFailed(RivetError):
+    """An ``@action(on_worker=True)`` raised something that is none of ours, where it ran; ``error`` has the record."""
+
+    code = "action_failed"
+
+
 class NoWorker(RivetError):
-    """No live worker could run an ``@action(on_worker=True)`` in time."""
+    """No live worker could run an ``@action(on_worker=True)`` in time. Nothing of it is stored.
+
+    ``metadata["reason"]``: ``no_worker`` is running at all, it was ``not_taken`` by one, it had begun and
+    ``not_ended``, or the ``worker_died`` in the middle.
+    """
 
     code = "no_worker"
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Generic, TypedDict, TypeVar, Unpack, overload
 
-from rivet_workflows.engine.options import DEFAULTS
+from rivet_workflows.engine.options import DEFAULTS, seconds
 from rivet_workflows.validation import validate
 
 __all__ = ["ActionOptions", "Event", "Queue", "StepKeywords", "action", "step"]
@@ -112,29 +112,46 @@ class ActionOptions:
 
     read_only: bool = False
     on_worker: bool = False
+    #: Seconds that the caller of an ``on_worker`` action waits; None: the setting.
+    timeout: float | None = None
 
 
 @overload
 def action(function: F, /) -> F: ...
 @overload
-def action(*, read_only: bool = False, on_worker: bool = False) -> Callable[[F], F]: ...
 def action(
-    function: Callable[..., Any] | None = None, /, *, read_only: bool = False, on_worker: bool = False
+    *, read_only: bool = False, on_worker: bool = False, timeout: float | timedelta | None = None
+) -> Callable[[F], F]: ...
+def action(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    read_only: bool = False,
+    on_worker: bool = False,
+    timeout: float | timedelta | None = None,
 ) -> Any:
     """Make a method callable by name from Python, REST and WebSocket: ``def rename(self, c, title)``.
 
     An action is one database transaction: it commits whole or, when it raises, leaves no trace. ``read_only``: it
     takes no lock and may not change anything. ``on_worker``: it runs where the worker holds the actor, with
-    ``c.vars``. Raises ``TypeError`` for anything but a plain method, ``def`` or ``async def``.
+    ``c.vars``, and its caller waits up to ``timeout`` seconds for that (default: ``WORKER_ACTION_TIMEOUT``). Raises
+    ``TypeError`` for anything but a plain method, ``def`` or ``async def``.
     """
     for name, value in (("read_only", read_only), ("on_worker", on_worker)):
         if not isinstance(value, bool):
             raise TypeError(f"@action: {name} must be True or False, not {value!r}")
+    if timeout is not None and not on_worker:
+        raise TypeError(
+            "@action: timeout= is how long callers of an on_worker=True action wait; others do not"
+        )
+    bound = None if timeout is None else seconds(timeout, "timeout")
+    if bound == 0:
+        raise ValueError("@action: timeout must be longer than 0 seconds")
 
     def mark(function: Any) -> Any:
         if isinstance(function, staticmethod | classmethod) or not inspect.isfunction(function):
             raise TypeError(f"@action goes on a method of an actor, not on {_called(function)}")
-        function.__rivet_action__ = ActionOptions(read_only, on_worker)  # type: ignore[attr-defined]
+        function.__rivet_action__ = ActionOptions(read_only, on_worker, bound)  # type: ignore[attr-defined]
         return function
 
     return mark if function is None else mark(function)

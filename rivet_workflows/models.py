@@ -317,6 +317,39 @@ class Fire(models.Model):
         return f"{self.actor_id} {self.name} at {self.scheduled_at}"
 
 
+class Call(models.Model):
+    """An action to be run where a worker holds the actor, for a caller in another process, and its answer."""
+
+    id = models.BigAutoField(primary_key=True)
+    type_id = models.BigIntegerField()
+    actor_id = models.UUIDField()
+    action = models.CharField(max_length=255)
+    args = models.TextField()
+    #: Primary key of the signed-in user who called, encoded.
+    user = models.TextField(null=True)
+    #: Somebody waits for the answer.
+    waits = models.BooleanField(default=True)
+    #: ``records.CallStatus``.
+    status = models.SmallIntegerField()
+    #: Where it runs.
+    worker_id = models.BigIntegerField(null=True)
+    #: It must be answered by then; what is left of it afterwards is pruned.
+    until = models.BigIntegerField(db_index=True)
+    #: Hash of the key under which it must happen once.
+    once = models.CharField(max_length=64, null=True)
+    answer = models.TextField(null=True)
+
+    class Meta:
+        db_table = "rivet_call"
+        indexes = [
+            models.Index(fields=["type_id", "status"], name="rivet_call_type"),
+            models.Index(fields=["actor_id"], name="rivet_call_actor"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.id} {self.action}"
+
+
 class Worker(models.Model):
     """A running worker process: a fresh row each start, its heartbeat the proof that it lives."""
 

@@ -137,6 +137,15 @@ class FireResult(IntEnum):
         return self.name.lower()
 
 
+class CallStatus(IntEnum):
+    """Where a call for a worker stands. FAILED without an answer: its worker went away in the middle of it."""
+
+    WAITING = 1
+    RUNNING = 2
+    DONE = 3
+    FAILED = 4
+
+
 def child_scope(scope: str, seq: int, index: int) -> str:
     """The scope of iteration or branch ``index`` of the entry ``seq`` that was made in ``scope``."""
     return f"{scope}{seq:012x}{index:012x}"
@@ -371,6 +380,37 @@ class Claimed:
     entries: list[Entry] = field(default_factory=list)
     #: Set when its rows could not be read; it is set aside alone.
     unreadable: str = ""
+    #: Held for its actions alone: its workflow is over, paused or set aside, or there is none.
+    guest: bool = False
+
+
+@dataclass(slots=True, frozen=True)
+class WorkerCall:
+    """An action that a caller wants run where the actor is held. ``args`` and ``user`` are encoded."""
+
+    actor_id: UUID
+    action: str
+    args: str
+    #: It must be answered by then.
+    until: int
+    user: str | None = None
+    #: The caller waits for the answer.
+    waits: bool = True
+    #: Hash of the key under which it happens once.
+    once: str | None = None
+    #: 0: not stored yet.
+    id: int = 0
+
+
+@dataclass(slots=True, frozen=True)
+class Called:
+    """The calls that wait for one held actor, the first first. ``held``: it is still held in that epoch; if not, the
+    calls are somebody else's."""
+
+    actor_id: UUID
+    epoch: int
+    held: bool
+    calls: Sequence[WorkerCall] = ()
 
 
 @dataclass(slots=True, frozen=True)

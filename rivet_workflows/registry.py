@@ -60,6 +60,8 @@ class ActionDef:
     on_worker: bool
     is_async: bool
     signature: inspect.Signature
+    #: Seconds that the caller of an ``on_worker`` action waits; None: the setting.
+    timeout: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +125,11 @@ class ActorType:
         object.__setattr__(instance, "actor_id", actor_id)
         object.__setattr__(instance, "key", key)
         return instance
+
+    @cached_property
+    def serves(self) -> bool:
+        """Has it actions that run where a worker holds the actor?"""
+        return any(action.on_worker for action in self.actions.values())
 
     # -- state and vars
 

@@ -13,16 +13,31 @@ from uuid import UUID
 from django.db import connections, transaction
 
 from rivet_workflows import codec
-from rivet_workflows.client import bells
+from rivet_workflows.client import bells, workercalls
 from rivet_workflows.client.context import ActionContext
 from rivet_workflows.client.invoking import invoke
+from rivet_workflows.client.sending import encoded
+from rivet_workflows.client.twins import in_thread
+from rivet_workflows.client.workercalls import kept_until
 from rivet_workflows.conf import settings
-from rivet_workflows.exceptions import ActionNotFound, ActorNotFound, NoWorker
+from rivet_workflows.exceptions import ActionNotFound, ActorNotFound
+from rivet_workflows.records import CallStatus, WorkerCall
 from rivet_workflows.registry import ActionDef, ActorType, registry
 from rivet_workflows.store import get_store
 from rivet_workflows.validation import validate_arguments
 
-__all__ = ["destroy", "find_action", "on_created", "run_action", "run_hook", "run_worker_hook"]
+__all__ = [
+    "CallWithdrawn",
+    "arun_action",
+    "destroy",
+    "find_action",
+    "kept_until",
+    "on_created",
+    "run_action",
+    "run_called",
+    "run_hook",
+    "run_worker_hook",
+]
 
 logger = logging.getLogger("rivet_workflows.actions")
 
@@ -58,15 +73,16 @@ def run_action(
     which must therefore be one that can be stored.
 
     One transaction (a savepoint of the caller's, if there is one): it commits whole or, when the action raises, leaves
-    no trace. A ``read_only`` action runs without transaction and locks. Raises ``ActorNotFound``, ``ActionNotFound``,
+    no trace. A ``read_only`` action runs without transaction and locks; an ``on_worker`` one where the actor is held,
+    see :mod:`~rivet_workflows.client.workercalls`. Raises ``ActorNotFound``, ``ActionNotFound``,
     ``ValidationFailed`` (arguments), ``ActorBusy`` (the state was locked longer than ``ACTION_LOCK_TIMEOUT``), and what
     the action raises.
     """
     actor_type = registry.get(actor_name)
     action = find_action(actor_type, name)
     if action.on_worker:
-        raise NoWorker(
-            f"{actor_name}.{name} runs on the worker that holds the actor, which this version cannot ask yet"
+        return workercalls.call(
+            actor_id, actor_type, action, args, kwargs or {}, user=user, convert=convert, once=once
         )
     args, kwargs = validate_arguments(action.func, args, kwargs or {})
     row = get_store().get(actor_id)
@@ -92,9 +108,70 @@ def run_action(
     return result
 
 
-def kept_until() -> int:
-    """Until when a key that is used now is remembered."""
-    return get_store().clock.now() + round(settings.DEDUPE_PERIOD * 1_000_000)
+async def arun_action(
+    actor_id: UUID,
+    actor_name: str,
+    name: str,
+    args: tuple[Any, ...] = (),
+    kwargs: dict[str, Any] | None = None,
+    **options: Any,
+) -> Any:
+    """:func:`run_action` for event loops."""
+    actor_type = registry.get(actor_name)
+    action = find_action(actor_type, name)
+    if not action.on_worker:
+        return await in_thread(run_action, actor_id, actor_name, name, args, kwargs, **options)
+    options.pop("connection", None)
+    return await workercalls.acall(actor_id, actor_type, action, args, kwargs or {}, **options)
+
+
+class CallWithdrawn(Exception):
+    """Nobody wants the answer any more: the transaction of the action is rolled back."""
+
+
+def run_called(
+    call: WorkerCall,
+    actor_name: str,
+    stored_key: str,
+    vars: Callable[[], Any],
+    answer: Callable[[CallStatus, str], bool],
+) -> None:
+    """Run an action where the actor is held. ``answer`` records how it ended, in the transaction of its effects; it
+    gives False when the call was withdrawn meanwhile, and then nothing is stored (:class:`CallWithdrawn`).
+
+    What the action raises is raised.
+    """
+    actor_type = registry.get(actor_name)
+    action = find_action(actor_type, call.action)
+    given: Any = codec.loads(call.args)
+    args, kwargs = validate_arguments(action.func, given["args"], given["kwargs"])
+    context = ActionContext(
+        actor_type,
+        call.actor_id,
+        stored_key,
+        read_only=action.read_only,
+        user=workercalls.user_of(call),
+        vars=vars,
+    )
+
+    def keep(result: Any) -> str:
+        if given["plain"]:
+            codec.to_plain(result)
+        return encoded(result, "MAX_PAYLOAD", f'result of action "{call.action}"')
+
+    def finish(text: str) -> None:
+        if not answer(CallStatus.DONE, text):
+            raise CallWithdrawn
+        bells.announce(news=[call.actor_id])
+
+    bound = actor_type.bind(call.actor_id, context.key)
+    if action.read_only:
+        finish(_run(context, action.func, bound, args, kwargs, keep))
+        return
+    with transaction.atomic(using=settings.DATABASE):
+        finish(_run(context, action.func, bound, args, kwargs, keep))
+        if context.wants_destroy:
+            _destroy_now(actor_type, call.actor_id, stored_key)
 
 
 def run_hook(

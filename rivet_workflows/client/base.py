@@ -14,7 +14,7 @@ from django.db import transaction
 
 from rivet_workflows import codec, keys
 from rivet_workflows.client import bells
-from rivet_workflows.client.actions import on_created, run_action
+from rivet_workflows.client.actions import arun_action, on_created, run_action
 from rivet_workflows.client.handles import Handle
 from rivet_workflows.client.results import Sent
 from rivet_workflows.client.sending import encoded
@@ -49,6 +49,10 @@ class Client:
     def act(self, handle: Handle, action: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an action of an actor."""
         return run_action(handle.actor_id, handle.name, action, args, kwargs)
+
+    async def aact(self, handle: Handle, action: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """:meth:`act` for async code."""
+        return await arun_action(handle.actor_id, handle.name, action, args, kwargs)
 
     # -- one actor
 

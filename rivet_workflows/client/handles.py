@@ -180,10 +180,12 @@ class Handle:
     @overload
     def call(self, action: str, *args: Any, **kwargs: Any) -> Any: ...
     def call(self, action: Any, *args: Any, **kwargs: Any) -> Any:
-        """Run an action, by name or by reference (``Checkout.get_state``), in the caller's transaction.
+        """Run an action, by name or by reference (``Checkout.get_state``), in the caller's transaction; an
+        ``@action(on_worker=True)`` on the worker that holds the actor, which may not be waited for in a transaction.
 
         Raises ``ActorNotFound``, ``ActionNotFound``, ``ActorBusy``, ``ValidationFailed`` for arguments that do not fit,
-        and what the action itself raises.
+        and what the action itself raises; of one on a worker also ``NoWorker``, and ``ActionFailed`` for errors that
+        are none of ours.
         """
         return self._client.act(self, _action_name(action), args, kwargs)
 
@@ -202,7 +204,7 @@ class Handle:
     async def acall(self, action: str, *args: Any, **kwargs: Any) -> Any: ...
     async def acall(self, action: Any, *args: Any, **kwargs: Any) -> Any:
         """:meth:`call` for async code."""
-        return await in_thread(self._client.act, self, _action_name(action), args, kwargs)
+        return await self._client.aact(self, _action_name(action), args, kwargs)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_"):

@@ -68,6 +68,8 @@ class Program:
     #: An actor class or name to its name, and a key to its text, for ``ctx.child``.
     actor_name: Callable[[Any], str] = str
     actor_key: Callable[[Any], str] = lambda key: json.dumps(list(key) if isinstance(key, tuple) else [key])
+    #: Callers may ask for actions of it where it is held.
+    serves: bool = False
     #: ``ctx.log``: anything with the methods of a logger.
     log: Any = None
 

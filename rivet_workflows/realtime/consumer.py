@@ -19,7 +19,7 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 
 from rivet_workflows import client
 from rivet_workflows.client import Handle, looking, remote
-from rivet_workflows.client.actions import run_action, run_hook
+from rivet_workflows.client.actions import arun_action, run_hook
 from rivet_workflows.client.looking import StoredEvent
 from rivet_workflows.client.twins import in_thread
 from rivet_workflows.codec import to_plain
@@ -192,11 +192,8 @@ class ActorConsumer(AsyncWebsocketConsumer):
     # -- calls and sends
 
     async def _call(self, frame: frames.Call) -> dict[str, Any]:
-        return {"output": await in_thread(self._run_call, frame)}
-
-    def _run_call(self, frame: frames.Call) -> Any:
-        remote.require(self.handle, self.connection, "call", frame.action)
-        return run_action(
+        await in_thread(remote.require, self.handle, self.connection, "call", frame.action)
+        output = await arun_action(
             self.handle.actor_id,
             self.handle.name,
             frame.action,
@@ -206,6 +203,7 @@ class ActorConsumer(AsyncWebsocketConsumer):
             connection=self.connection,
             convert=partial(remote.sendable, f"{self.handle.name}.{frame.action}"),
         )
+        return {"output": output}
 
     async def _send_message(self, frame: frames.Send) -> None:
         """Queued before the next frame is read, so that one connection's messages keep their order."""

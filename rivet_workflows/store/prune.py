@@ -12,6 +12,7 @@ from django.db.models import QuerySet
 from rivet_workflows.crashpoints import crashpoint
 from rivet_workflows.models import (
     Actor,
+    Call,
     Dedupe,
     Event,
     Fire,
@@ -26,6 +27,7 @@ from rivet_workflows.models import (
 )
 from rivet_workflows.records import Lifecycle
 from rivet_workflows.store.base import StoreBase
+from rivet_workflows.store.workercalls import ANSWER_KEPT
 
 DAY = 24 * 3600 * 1_000_000
 RETENTION = 30 * DAY
@@ -69,6 +71,8 @@ class PruneVerbs(StoreBase):
     def _prune_expired(self, now: int, batch: int) -> int:
         replies = Reply.objects.using(self.alias).filter(expires_at__lte=now)
         done = self._delete(replies, "message_id", batch)
+        calls = Call.objects.using(self.alias).filter(until__lte=now - ANSWER_KEPT)
+        done += self._delete(calls, "id", batch)
         keys = Dedupe.objects.using(self.alias).filter(expires_at__lte=now).values_list("pk", flat=True)
         for actor_id, key_hash in list(keys[:batch]):
             # Looked at again: a send may have taken the key anew since.
@@ -125,6 +129,7 @@ class PruneVerbs(StoreBase):
         fires = Fire.objects.using(self.alias).filter(actor_id=actor_id)
         for rows, column in (
             (fires, "id"),
+            (Call.objects.using(self.alias).filter(actor_id=actor_id), "id"),
             (schedules, "id"),
             (Timer.objects.using(self.alias).filter(actor_id=actor_id), "id"),
             (State.objects.using(self.alias).filter(actor_id=actor_id), "actor_id"),

@@ -8,7 +8,6 @@ from uuid import UUID
 
 from rivet_workflows.records import Claimed, CommitItem, CommitResult, Look, Looked, Release
 from rivet_workflows.store.actors import ActorVerbs
-from rivet_workflows.store.calls import CallVerbs
 from rivet_workflows.store.children import ChildVerbs
 from rivet_workflows.store.control import ControlVerbs
 from rivet_workflows.store.fires import FireVerbs
@@ -22,7 +21,6 @@ from rivet_workflows.store.workers import WorkerVerbs
 class Store(
     ActorVerbs,
     SendVerbs,
-    CallVerbs,
     ControlVerbs,
     ChildVerbs,
     StateVerbs,

@@ -13,9 +13,10 @@ from rivet_workflows.records import TimerKind
 from rivet_workflows.store.errors import WorkerForgotten
 from rivet_workflows.store.fires import FireVerbs
 from rivet_workflows.store.rows import type_id
+from rivet_workflows.store.workercalls import WorkerCallVerbs
 
 
-class WorkerVerbs(FireVerbs):
+class WorkerVerbs(WorkerCallVerbs, FireVerbs):
     """The verbs about workers."""
 
     def register_worker(self, host: str, pid: int, codes: dict[str, str], format: int = 1) -> int:
@@ -103,6 +104,7 @@ class WorkerVerbs(FireVerbs):
         if runs.exists():
             return False
         self.interrupt_fires(worker_id)
+        self.interrupt_calls(worker_id)
         workers.delete()
         return True
 

@@ -28,6 +28,7 @@ from rivet_workflows.worker.attempt import Attempt, describe
 from rivet_workflows.worker.context import StepContext, StepEnvironment
 from rivet_workflows.worker.orders import StepReport, StepStart, StepToken
 from rivet_workflows.worker.runner import _is_async
+from rivet_workflows.worker.threads import Job
 
 __all__ = ["HereRunner", "StepExecutor"]
 
@@ -105,6 +106,7 @@ class HereRunner:
         self._alias = alias
         self._waiting: deque[_Attempt] = deque()
         self._errands: deque[Callable[[], None]] = deque()
+        self._calls: deque[Job] = deque()
         self._running: dict[StepToken, _Attempt] = {}
         #: Actors whose next commit the worker does not survive.
         self.doomed: set[UUID] = set()
@@ -136,12 +138,17 @@ class HereRunner:
         """The worker is gone, and what ran in it."""
         self._waiting.clear()
         self._errands.clear()
+        self._calls.clear()
         self.doomed.clear()
         self.cancel(list(self._running))
 
     def errand(self, function: Callable[[], None]) -> None:
         """Run ``function`` soon. What it raises is logged."""
         self._errands.append(function)
+
+    def call(self, job: Job) -> None:
+        """Run an action for a caller, soon."""
+        self._calls.append(job)
 
     def commit_atomic(self, token: StepToken, item: CommitItem) -> None:
         """Atomic steps are answered where they return; there is none that waits."""
@@ -155,6 +162,9 @@ class HereRunner:
         """Run one thing, or start and await what is async; False when there is nothing. Raises :class:`WorkerDied`."""
         if self._errands:
             self._run_errand(self._errands.popleft())
+            return True
+        if self._calls:
+            self._calls.popleft().run()
             return True
         if self._waiting:
             self._begin(self._waiting.popleft())

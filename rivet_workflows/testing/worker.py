@@ -46,6 +46,7 @@ NEVER = 1 << 60
 _NEXT = "SELECT min(due) FROM rivet_timer WHERE due > %s"
 _NEXT_FIRE = "SELECT min(next_at) FROM rivet_schedule WHERE next_at > %s"
 _FIRES = "SELECT 1 FROM rivet_schedule WHERE next_at <= %s LIMIT 1"
+_CALLS = "SELECT 1 FROM rivet_call WHERE status = 1 LIMIT 1"
 _DUE = "SELECT DISTINCT type_id FROM rivet_timer WHERE due <= %s"
 
 
@@ -190,7 +191,7 @@ class HereWorker:
                     return True
                 if self.runner.work():
                     return True
-            return self._look_around() or self._fire()
+            return self._look_around() or self._serve_callers() or self._fire()
         except WorkerDied:
             self.die()
             return True
@@ -200,6 +201,8 @@ class HereWorker:
         now = self.clock.now()
         if mail.slept and self._carrier is not None:
             self._carrier.slept(mail.slept)
+        if mail.called and self._carrier is not None:
+            self._carrier.called(mail.called)
         if not (mail.for_core or mail.rung):
             return bool(mail.slept)
         with workflow_code():
@@ -242,6 +245,20 @@ class HereWorker:
             with workflow_code():
                 core.rung(held, self.clock.now())
         return bool(held)
+
+    def _serve_callers(self) -> bool:
+        """Calls of actors that are held as guests, or should be."""
+        serves = [kind.name for kind in registry.all() if kind.serves]
+        if not serves or not self._store.query(_CALLS):
+            return False
+        core = self._ready()
+        assert self._worker_id is not None
+        found = self._store.wanted(self._worker_id, serves, CLAIM_LIMIT)
+        with workflow_code():
+            core.rung([a for a in found.ours if core.holds(a)], self.clock.now())
+        self._store.wake_called(found.asleep)
+        self._take_up(core, self._store.take_guests(self._worker_id, found.guests))
+        return bool(found)
 
     def _fire(self) -> bool:
         """Due schedules, once the workflows have come to rest."""

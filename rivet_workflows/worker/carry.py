@@ -14,14 +14,16 @@ from uuid import UUID
 from rivet_workflows import codec
 from rivet_workflows.crashpoints import crashpoint
 from rivet_workflows.records import Commit, CommitItem, CommitResult, Release
+from rivet_workflows.registry import registry
 from rivet_workflows.store.errors import UnknownOutcome
+from rivet_workflows.worker.calls import CallJob
 from rivet_workflows.worker.children import ChildNews, as_end, begin
 from rivet_workflows.worker.context import StepEnvironment
 from rivet_workflows.worker.failures import FailureTeller
 from rivet_workflows.worker.guard import workflow_code
 from rivet_workflows.worker.hooks import Hooks
 from rivet_workflows.worker.inbox import Inbox
-from rivet_workflows.worker.orders import ChildStart, Orders, StateChange, StepStart
+from rivet_workflows.worker.orders import CallStart, ChildStart, Orders, StateChange, StepStart
 from rivet_workflows.worker.patience import OUTAGES, Patience, describe, is_outage
 from rivet_workflows.worker.ports import CoreLike, WorkerStore
 from rivet_workflows.worker.runner import StepRunner
@@ -79,6 +81,9 @@ class Carrier:
         self.unreleased: list[Release] = []
         #: Actors whose ``on_sleep`` runs, and what gives them back after it; None: they are somebody else's, or over.
         self.sleeping: dict[tuple[UUID, int], Release | None] = {}
+        #: Actors of which a call runs; and those of them that are to be let go after it.
+        self._calling: set[tuple[UUID, int]] = set()
+        self.calling_last: dict[tuple[UUID, int], Release | None] = {}
 
     def carry(self, orders: Orders) -> None:
         """Do all of it, in the order in which it is safe."""
@@ -101,6 +106,10 @@ class Carrier:
             ends = self._db(self._store.read_ends, actor_id, child_ids)
             with workflow_code():
                 self._core.children_ended(actor_id, {c: as_end(e) for c, e in ends.items()}, self._now())
+        if orders.call_looks:
+            self._look_for_calls(orders.call_looks)
+        for start in orders.calls:
+            self._call(start)
         if orders.cancels:
             self._runner.cancel(orders.cancels)
         if orders.gone:
@@ -127,7 +136,10 @@ class Carrier:
         self.release()
 
     def let_go(self, held: tuple[UUID, int], release: Release | None) -> None:
-        """Have ``on_sleep`` called, if there is one; after that ``release`` may be carried out."""
+        """Have ``on_sleep`` called, if there is one; after that ``release`` may be carried out. First, a call ends."""
+        if held in self._calling:
+            self.calling_last[held] = release
+            return
         if not self._hooks.sleeps(held):
             self._vars.forget(*held)
             if release is not None:
@@ -142,6 +154,43 @@ class Carrier:
 
         self.sleeping[held] = release
         self._runner.errand(errand)
+
+    def _look_for_calls(self, held: list[tuple[UUID, int]]) -> None:
+        answers = self._db(self._store.called, held)
+        with workflow_code():
+            self._core.called(answers, self._now())
+        if not all(answer.held for answer in answers):
+            self._inbox.poll()  # a control operation has freed it: it may be ours to claim again
+
+    def _call(self, start: CallStart) -> None:
+        held = start.actor_id, start.epoch
+        self._calling.add(held)
+        kind = registry.find(start.actor_name)
+        self._runner.call(
+            CallJob(
+                start,
+                self._worker_id,
+                store=self._store,
+                vars=lambda: self._vars.of(kind, held),  # type: ignore[arg-type]  # no class, no action
+                now=self._now,
+                ended=self._inbox.called,
+            )
+        )
+
+    def called(self, ended: Sequence[CallStart]) -> None:
+        """These calls are through."""
+        for start in ended:
+            held = start.actor_id, start.epoch
+            self._calling.discard(held)
+            if held in self.calling_last:
+                self.let_go(held, self.calling_last.pop(held))
+        self.release()
+
+    def leave_calls(self) -> None:
+        """Wait for no call any longer: what is to be let go is."""
+        self._calling.clear()
+        while self.calling_last:
+            self.let_go(*self.calling_last.popitem())
 
     def slept(self, ended: Sequence[tuple[UUID, int]]) -> None:
         """Their ``on_sleep`` is through."""

@@ -23,6 +23,7 @@ from rivet_workflows.engine.program import Codec, Program
 from rivet_workflows.exceptions import ErrorInfo, RivetError
 from rivet_workflows.records import (
     Blocked,
+    Called,
     Claimed,
     Commit,
     CommitItem,
@@ -35,6 +36,7 @@ from rivet_workflows.records import (
 )
 from rivet_workflows.worker.holding import Holding, Pending
 from rivet_workflows.worker.orders import (
+    CallStart,
     ChildEnd,
     ChildStart,
     ErrorEvent,
@@ -108,8 +110,10 @@ class Core:
 
     @property
     def running(self) -> int:
-        """Attempts that run now."""
-        return sum(len(holding.active) for holding in self._held.values())
+        """Attempts, and actions for callers, that run now."""
+        return sum(
+            len(holding.active) + (holding.callers.running is not None) for holding in self._held.values()
+        )
 
     @property
     def room(self) -> int:
@@ -201,9 +205,14 @@ class Core:
         holding = self._make(claimed, self._number)
         if holding is not None:
             self._held[claimed.actor_id] = holding
+            self._look_for_calls(holding)
             self._begin(holding)
 
     def _make(self, claimed: Claimed, number: int) -> Holding | None:
+        if claimed.guest:
+            machine = Machine(_nothing(), claimed, self.codec, self.limits.engine)
+            machine.dispose()
+            return Holding(claimed, machine, "", number)
         try:
             if claimed.unreadable:
                 raise ValueError(claimed.unreadable)
@@ -232,7 +241,10 @@ class Core:
         return event
 
     def _begin(self, holding: Holding) -> None:
-        self._feed(holding, lambda machine: machine.start(self.now))
+        if holding.claimed.guest:
+            self._settle(holding)
+        else:
+            self._feed(holding, lambda machine: machine.start(self.now))
 
     def _again(self, holding: Holding, claimed: Claimed) -> None:
         """The machine of an actor whose commit was refused, made again from what is stored."""
@@ -245,6 +257,7 @@ class Core:
             return
         fresh.active, fresh.started = holding.active, holding.started
         fresh.refusals, fresh.alone, fresh.cautious = holding.refusals, holding.alone, holding.cautious
+        fresh.callers = holding.callers
         reports = [*holding.after_reload, *holding.deferred]
         self._held[claimed.actor_id] = fresh
         done = {(token.seq, token.attempt) for token, _ in reports}
@@ -465,6 +478,55 @@ class Core:
         holding.children.ended(seq)
         self._feed(holding, lambda machine: machine.child_done(seq, end.ok, end.output, end.error, self.now))
 
+    def called(self, answers: Iterable[Called], now: int) -> None:
+        """The calls for held actors, as :attr:`Orders.call_looks` asked."""
+        self._at(now)
+        for answer in answers:
+            holding = self._held.get(answer.actor_id)
+            if holding is None or holding.claimed.epoch != answer.epoch:
+                continue
+            holding.callers.looking = False
+            if not answer.held:
+                self._drop(holding)
+                continue
+            if not self.stopping:
+                holding.callers.add(answer.calls)
+                self._next_call(holding)
+            self._settle(holding)
+
+    def call_done(self, actor_id: UUID, epoch: int, call_id: int, now: int) -> None:
+        """A call has ended, whatever became of it."""
+        self._at(now)
+        holding = self._held.get(actor_id)
+        if holding is None or holding.claimed.epoch != epoch:
+            return
+        if holding.callers.done(call_id):
+            self._look_for_calls(holding)
+        self._next_call(holding)
+        self._settle(holding)
+
+    def leave_calls(self, now: int) -> None:
+        """The worker cannot wait any longer for calls to end."""
+        self._at(now)
+        for holding in list(self._held.values()):
+            if holding.callers:
+                holding.callers.forget(running=True)
+                self._settle(holding)
+
+    def _next_call(self, holding: Holding) -> None:
+        call = holding.callers.next()
+        if call is not None:
+            claimed = holding.claimed
+            self._orders.calls.append(
+                CallStart(claimed.actor_id, claimed.epoch, claimed.name, claimed.key, call)
+            )
+
+    def _look_for_calls(self, holding: Holding) -> None:
+        held = holding.claimed.actor_id, holding.claimed.epoch
+        if holding.callers.serves and not self.stopping and held not in self._orders.call_looks:
+            holding.callers.looking = True
+            self._orders.call_looks.append(held)
+
     def rolled_back(self, actor_id: UUID, entries: Sequence[Entry], now: int) -> None:
         """The rows to compensate, as :attr:`Orders.rollbacks` asked."""
         self._at(now)
@@ -480,8 +542,9 @@ class Core:
             if holding is not None and not holding.reloading:
                 self._feed(holding, lambda machine: machine.bell(self.now))
                 here = not holding.gone
-                if here and holding.children and not holding.looking:
+                if here and not holding.looking and (holding.children or holding.callers.serves):
                     self._look(holding, (), 0)
+                self._look_for_calls(holding)
 
     def tick(self, now: int) -> None:
         """Time has passed."""
@@ -501,6 +564,7 @@ class Core:
         self.stopping = True
         self._try_next()
         for holding in list(self._held.values()):
+            holding.callers.forget()
             self._settle(holding)
 
     # -- commits ---------------------------------------------------------------------------------------
@@ -697,7 +761,12 @@ class Core:
             heapq.heappush(self._due, (due, holding.claimed.actor_id))
         if holding.pending is not None and (holding.pending.must or (self.stopping and holding.sent is None)):
             self._must_commit(holding)
-        elif self.stopping and not holding.active and holding.pending is None and holding.sent is None:
+        elif (
+            self.stopping
+            and not (holding.active or holding.callers)
+            and holding.pending is None
+            and holding.sent is None
+        ):
             self._release(holding)
             return
         if holding.at_rest:
@@ -707,9 +776,10 @@ class Core:
             self._resting.pop(holding, None)
 
     def _look(self, holding: Holding, names: tuple[str, ...] | None, limit: int) -> None:
-        """Read queues. That takes the actor's wakes away, one of which may have told a child's end."""
+        """Read queues. That takes the actor's wakes away, one of which may have told a child's end, or a call."""
         self._orders.looks.append(Look(holding.claimed.actor_id, names, limit, holding.claimed.epoch))
         self._read_ends(holding, holding.children.wakes_go())
+        self._look_for_calls(holding)
 
     def _must_commit(self, holding: Holding) -> None:
         holding.next_item().must = True

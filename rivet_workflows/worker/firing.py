@@ -11,13 +11,16 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from rivet_workflows import codec
+from rivet_workflows.client import bells
 from rivet_workflows.client.actions import find_action, run_action
 from rivet_workflows.client.fires import ScheduledFire
 from rivet_workflows.client.moments import from_micros
 from rivet_workflows.client.scheduling import arguments_for
+from rivet_workflows.client.workercalls import order
 from rivet_workflows.crashpoints import crashpoint
 from rivet_workflows.exceptions import ActionNotFound, ActorBusy, ActorNotFound
 from rivet_workflows.records import ScheduleKind
@@ -36,6 +39,8 @@ logger = logging.getLogger("rivet_workflows.worker")
 BATCH = 20
 #: Seconds between attempts to record the end of a fire while the database is away: nothing rings when it is back.
 AWAY = 0.5
+#: Seconds in which the action of a one-shot must have been run by the worker that holds the actor, where it runs there.
+PATIENCE = 24 * 3600.0
 
 
 class _Interrupted(Exception):
@@ -123,31 +128,49 @@ def _passes(error: BaseException) -> bool:
 
 
 def _carry_out(store: WorkerStore, taken: TakenFire) -> None:
-    """The action's effects and the record of its end, in one transaction."""
-    failure: str | None = None
+    """The action's effects and the record of its end, in one transaction. One for the worker that holds the actor is
+    waited for first: inside a transaction nobody would see the call."""
+    elsewhere = _runs_elsewhere(store, taken)
+    failure = _failure_of(store, taken, nullcontext) if elsewhere else None
     with store.changing():
-        try:
-            with store.atomic():
-                _call(store, taken)
-        except ActionNotFound as error:
-            failure = _text(error)
-            if store.drop_undefined(taken):
-                logger.error("%s. The job %r of actor %s is removed", error, taken.name, taken.actor_id)
-        except Exception as error:
-            if classify(error) is Trouble.LOST:
-                raise
-            failure = _text(error)
-            logger.exception("Scheduled action %r of actor %s failed", taken.action, taken.actor_id)
+        if not elsewhere:
+            failure = _failure_of(store, taken, store.atomic)
         crashpoint("fire-run")
         if not store.finish_fire(taken, failure):
             raise _Interrupted
+
+
+def _failure_of(
+    store: WorkerStore, taken: TakenFire, within: Callable[[], AbstractContextManager[Any]]
+) -> str | None:
+    try:
+        with within():
+            _call(store, taken)
+    except ActionNotFound as error:
+        if store.drop_undefined(taken):
+            logger.error("%s. The job %r of actor %s is removed", error, taken.name, taken.actor_id)
+        return _text(error)
+    except Exception as error:
+        if classify(error) is Trouble.LOST:
+            raise
+        logger.exception("Scheduled action %r of actor %s failed", taken.action, taken.actor_id)
+        return _text(error)
+    return None
+
+
+def _runs_elsewhere(store: WorkerStore, taken: TakenFire) -> bool:
+    row = store.get(taken.actor_id)
+    kind = None if row is None else registry.find(row.name)
+    action = None if kind is None else kind.actions.get(taken.action)
+    return action is not None and action.on_worker
 
 
 def _call(store: WorkerStore, taken: TakenFire) -> None:
     row = store.get(taken.actor_id)
     if row is None:
         raise ActorNotFound(f"actor {taken.actor_id} was destroyed")
-    action = find_action(registry.get(row.name), taken.action)
+    kind = registry.get(row.name)
+    action = find_action(kind, taken.action)
     told = ScheduledFire(
         kind=taken.kind.label,
         id=taken.name or str(taken.schedule_id),
@@ -156,6 +179,11 @@ def _call(store: WorkerStore, taken: TakenFire) -> None:
         fired_at=from_micros(taken.fired_at),
     )
     args = arguments_for(action.func, _list(taken.args), told)
+    if action.on_worker and taken.kind is ScheduleKind.AT:
+        # The fire and the order for its action are one transaction; nobody waits for its end.
+        store.ask_worker(order(taken.actor_id, kind, action, args, {}, patience=PATIENCE))
+        bells.announce(work=[taken.actor_id])
+        return
     run_action(taken.actor_id, row.name, taken.action, args)
 
 

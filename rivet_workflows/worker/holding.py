@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from rivet_workflows.engine import Machine, Turn
 from rivet_workflows.engine.turn import ChildOrder, Failure, StepOrder
 from rivet_workflows.records import Claimed, CommitItem, Finish, Outgoing
+from rivet_workflows.worker.callers import Callers
 from rivet_workflows.worker.childwatch import ChildWatch
 from rivet_workflows.worker.orders import Effects, ErrorEvent, StateChange, StepReport, StepStart, StepToken
 
@@ -128,6 +129,7 @@ class Holding:
         "atomic",
         "busy_until",
         "busy_wait",
+        "callers",
         "cautious",
         "change_waits",
         "children",
@@ -173,6 +175,7 @@ class Holding:
         #: How many changes of the state are still looked at before anything runs ahead, as others change it too.
         self.cautious = 0
         self.children = ChildWatch()
+        self.callers = Callers(claimed.guest or machine.program.serves)
         #: Reports that wait until the state change before them is committed.
         self.deferred: deque[tuple[StepToken, StepReport]] = deque()
         #: A change that is being merged, with the report it belongs to; None in the report: it is in ``sent``.
@@ -220,6 +223,7 @@ class Holding:
             and not self.active
             and not self.deferred
             and not self.children.busy
+            and not self.callers
             and self.change_waits is None
             and not self.looking
             and not self.reloading

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from rivet_workflows.records import Claimed, CommitResult, StateWrite
 from rivet_workflows.worker.children import ChildNews
-from rivet_workflows.worker.orders import StateChange, StepReport, StepToken
+from rivet_workflows.worker.orders import CallStart, StateChange, StepReport, StepToken
 from rivet_workflows.worker.ports import CoreLike
 
 
@@ -25,6 +25,8 @@ class Mail:
     remerged: list[tuple[UUID, StateChange, StateWrite | None]] = field(default_factory=list)
     #: What came of orders to create and watch children.
     children: list[ChildNews] = field(default_factory=list)
+    #: Calls of actions that are through.
+    called: list[CallStart] = field(default_factory=list)
     #: What became of commits that atomic steps made in their own transactions.
     committed: list[tuple[StepToken, CommitResult]] = field(default_factory=list)
     #: Actors whose hooks of taking up, and of letting go, are through.
@@ -40,7 +42,7 @@ class Mail:
     @property
     def for_core(self) -> bool:
         """There is something to tell the core, bells apart."""
-        return bool(self.reports or self.remerged or self.committed or self.children)
+        return bool(self.reports or self.remerged or self.committed or self.children or self.called)
 
     def tell(self, core: CoreLike, now: int) -> None:
         """Tell the core, commits first: what was reported since may build on them."""
@@ -52,6 +54,8 @@ class Mail:
             core.remerged(actor_id, change, write, now)
         for news in self.children:
             core.child_begun(news.start, news.child_id, news.end, now)
+        for done in self.called:
+            core.call_done(done.actor_id, done.epoch, done.call.id, now)
 
 
 class Inbox:
@@ -81,6 +85,11 @@ class Inbox:
     def child(self, news: ChildNews) -> None:
         with self._changed:
             self._mail.children.append(news)
+            self._arrived()
+
+    def called(self, done: CallStart) -> None:
+        with self._changed:
+            self._mail.called.append(done)
             self._arrived()
 
     def woken(self, claimed: Claimed) -> None:

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from rivet_workflows.engine.options import StepOptions
 from rivet_workflows.exceptions import ErrorInfo
-from rivet_workflows.records import CommitItem, Look, Outgoing, Release, ScheduleOp, StateWrite
+from rivet_workflows.records import CommitItem, Look, Outgoing, Release, ScheduleOp, StateWrite, WorkerCall
 
 
 class StepToken(NamedTuple):
@@ -125,6 +125,17 @@ class ErrorEvent:
 
 
 @dataclass(slots=True, frozen=True)
+class CallStart:
+    """Run an action that a caller wants run here, unless it was withdrawn; answer with ``core.call_done``."""
+
+    actor_id: UUID
+    epoch: int
+    actor_name: str
+    key: str
+    call: WorkerCall
+
+
+@dataclass(slots=True, frozen=True)
 class ChildStart:
     """Create this actor unless it exists and have its end wake ``actor_id``; answer with ``core.child_begun``."""
 
@@ -158,6 +169,10 @@ class Orders:
     children: list[ChildStart] = field(default_factory=list)
     #: Children that may have ended, with the actor that waits; answer with ``core.children_ended``.
     child_looks: list[tuple[UUID, list[UUID]]] = field(default_factory=list)
+    #: Actors, with their epochs, for which callers may have asked for actions; answer with ``core.called``. After
+    #: ``looks``, which take away the wakes that told of them.
+    call_looks: list[tuple[UUID, int]] = field(default_factory=list)
+    calls: list[CallStart] = field(default_factory=list)
     releases: list[Release] = field(default_factory=list)
     #: Actors that are not held any more, with their epochs; those of ``releases`` too.
     gone: list[tuple[UUID, int]] = field(default_factory=list)

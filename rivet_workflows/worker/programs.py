@@ -38,6 +38,7 @@ def make_program(actor_type: ActorType, actor_id: UUID, key: str | tuple[str, ..
         check_body=functools.partial(_check_body, actor_type),
         handler_path=handler_path,
         find_handler=functools.partial(_find_handler, actor),
+        serves=actor_type.serves,
         log=logging.LoggerAdapter(logger, {"actor": actor_type.name, "key": key, "actor_id": str(actor_id)}),
     )
 

@@ -25,12 +25,14 @@ from rivet_workflows.worker.connections import Outages
 from rivet_workflows.worker.context import StepEnvironment
 from rivet_workflows.worker.loopwatch import WatchedLoop
 from rivet_workflows.worker.orders import StepReport, StepStart, StepToken
-from rivet_workflows.worker.threads import Threads
+from rivet_workflows.worker.threads import Job, Threads
 
 logger = logging.getLogger("rivet_workflows.worker")
 
 #: Scheduled actions that one worker runs at a time.
 FIRE_THREADS = 4
+#: Actions for callers that one worker runs at a time.
+CALL_THREADS = 4
 
 Deliver = Callable[[StepToken, StepReport], None]
 
@@ -124,6 +126,8 @@ class StepRunner:
         self._errands = Threads(2, "rivet-errand", self.outages)
         # Apart from both: scheduled actions are users' code, and may wait for rows.
         self._fires = Threads(FIRE_THREADS, "rivet-fire", self.outages)
+        # And those that callers wait for.
+        self._calls = Threads(CALL_THREADS, "rivet-call", self.outages, self._calls_exhausted)
         self._loop = WatchedLoop(
             lambda: StepLoop(concurrency, self.outages, self._settle, self._late), self._late
         )
@@ -174,16 +178,30 @@ class StepRunner:
         """As :meth:`errand`, on the threads of scheduled actions."""
         self._fires.submit([_Errand(function)])
 
+    def call(self, job: Job) -> None:
+        """Run an action for a caller."""
+        self._calls.submit([job])
+
+    @staticmethod
+    def _calls_exhausted() -> None:
+        logger.critical(
+            "All %d threads for @action(on_worker=True) are stuck in actions that nobody waits for any more: this "
+            "worker runs none until one of them ends",
+            2 * CALL_THREADS,
+        )
+
     def stop(self, timeout: float) -> bool:
         """End all threads; False when some still run users' code after ``timeout`` seconds."""
         self._threads.stop()
         self._errands.stop(finish=True)
         self._fires.stop()
+        self._calls.stop()
         ended = self._loop.stop(timeout)
         return (
             self._threads.join(timeout if ended else 0)
             and self._errands.join(timeout if ended else 0)
             and self._fires.join(timeout if ended else 0)
+            and self._calls.join(timeout if ended else 0)
             and ended
         )
 

@@ -35,6 +35,8 @@ logger = logging.getLogger("rivet_workflows.worker")
 
 #: Actors that one claim takes at most: its rows are locked together.
 CLAIM_LIMIT = 200
+#: Actors that one look for callers brings.
+CALLED_LIMIT = 100
 #: Seconds between attempts to give back actors whose rows are locked.
 LOCKED_PAUSE = 0.05
 #: Seconds between polls where the database has no bell between processes.
@@ -73,6 +75,7 @@ class Session:
         time: DatabaseTime,
         control: Control,
         types: dict[str, str],
+        serves: list[str],
         firing: Firing,
         hooks: Hooks,
         habits: Habits,
@@ -90,6 +93,10 @@ class Session:
         self._time = time
         self._control = control
         self._types = types
+        #: Actor types with actions that are run here for callers.
+        self._serves = serves
+        #: Callers may want actors that nobody holds.
+        self._called = True
         self._firing = firing
         self._waking = Waking(
             hooks, runner.errand, inbox.woken, lambda: control.stopping or self._lost is not None
@@ -134,7 +141,8 @@ class Session:
     @property
     def handed_back(self) -> bool:
         """Was everything given back, so that nobody has to take it over?"""
-        waits = self._carrier.unreleased or self._carrier.sleeping or self._waking
+        carrier = self._carrier
+        waits = carrier.unreleased or carrier.sleeping or carrier.calling_last or self._waking
         return self._core.held == 0 and not waits
 
     # -- the core's thread
@@ -171,6 +179,8 @@ class Session:
             self._carrier.slept(mail.slept)
             # Bells that rang for them meanwhile were in vain.
             self._work = True
+        if mail.called:
+            self._carrier.called(mail.called)
         if SCHEDULES in mail.rung:
             mail.rung.discard(SCHEDULES)
             self._dry = False
@@ -185,7 +195,7 @@ class Session:
             if held:
                 core.rung(held, now)
         if len(held) < len(mail.rung):
-            self._work = True
+            self._work = self._called = True
 
     def serve_atomics(self) -> None:
         """Answer atomic steps that have returned, in the middle of whatever this thread waits for: those whose reports
@@ -206,11 +216,16 @@ class Session:
         given_back = {release.actor_id for release in self._carrier.unreleased}
         given_back |= {actor_id for actor_id, _ in self._carrier.sleeping} | self._waking.ids
         given_back |= self._core.giving_back
+        given_back |= {actor_id for actor_id, _ in self._carrier.calling_last}
         ours = self._db(self._store.held, self.worker_id)
         unknown = [(a, epoch) for a, epoch in ours.items() if not self._core.holds(a) and a not in given_back]
         if unknown:
             logger.info("Found %d actors whose claim was cut off", len(unknown))
-            self._take_up(self._db(self._store.load, self.worker_id, unknown))
+            loaded = self._db(self._store.load, self.worker_id, unknown)
+            # Those that were to be guests go back; whoever looks next takes them again.
+            there = {one.actor_id for one in loaded}
+            self._carrier.unreleased += [Release(a, epoch) for a, epoch in unknown if a not in there]
+            self._take_up(loaded)
 
     def _act(self) -> bool:
         """One round of orders; True when there may be more at once."""
@@ -226,6 +241,8 @@ class Session:
             return False
         self._dry = False
         self._carrier.carry(orders)
+        # Callers of an actor that is let go have to be served otherwise.
+        self._called = self._called or bool(orders.gone)
         return True
 
     def rest(self) -> float:
@@ -260,6 +277,8 @@ class Session:
             self._poll_database()
         if self._room > 0 and self._work:
             self._claim()
+        if self._room > 0 and self._called:
+            self._serve_callers()
         if (self._habits.burst or self._habits.until_idle) and not self._more and self._core.idle:
             self._end_when_dry()
 
@@ -269,6 +288,22 @@ class Session:
         if claimed:
             logger.debug("Claimed %d actors%s", len(claimed), "; there are more" if self._work else "")
             self._take_up(claimed)
+
+    def _serve_callers(self) -> None:
+        """See to it that actors whose callers wait are held by somebody: by us as guests, where no workflow can run."""
+        self._called = False
+        if not self._serves:
+            return
+        found = self._db(self._store.wanted, self.worker_id, self._serves, CALLED_LIMIT)
+        if found.ours:
+            with workflow_code():
+                self._core.rung(found.ours, self._time.now())
+        if found.asleep:
+            self._db(self._store.wake_called, found.asleep)
+            self._work = True
+        if found.guests:
+            self._take_up(self._db(self._store.take_guests, self.worker_id, found.guests))
+        self._more = self._more or bool(found)
 
     def _maintain(self) -> None:
         """Tidy up now and then, on an errand thread."""
@@ -280,7 +315,7 @@ class Session:
 
     def _poll_database(self) -> None:
         """The net under the bells: what they should have announced; and when the next wake is due, ours or not."""
-        self._work = True
+        self._work = self._called = True
         due = self._db(self._store.due_wakes_of_held, self.worker_id, self._types)
         if due:
             core = self._core
@@ -401,6 +436,9 @@ class Session:
                 if self._runner.running:
                     logger.warning("Interrupting %d steps; they run again elsewhere", self._runner.running)
                 self._runner.abandon()
+                with workflow_code():
+                    self._core.leave_calls(self._time.now())
+                self._carrier.leave_calls()
                 self._feed(self._inbox.take(0))
 
     def over(self) -> bool:

@@ -48,7 +48,7 @@ from rivet_workflows.worker.patience import OUTAGES, GivenUp, Patience, insist
 from rivet_workflows.worker.ports import WorkerStore
 from rivet_workflows.worker.programs import engine_limits, make_program
 from rivet_workflows.worker.pulse import Pulse
-from rivet_workflows.worker.runner import FIRE_THREADS, StepRunner
+from rivet_workflows.worker.runner import CALL_THREADS, FIRE_THREADS, StepRunner
 from rivet_workflows.worker.session import Habits, Session
 from rivet_workflows.worker.stepclient import StepClient
 from rivet_workflows.worker.vars import VarsTable
@@ -293,6 +293,7 @@ class Worker:
             time=self._time,
             control=self.control,
             types=codes,
+            serves=[name for name in self._fired() if registry.get(name).serves],
             firing=Firing(
                 self._store,
                 worker_id,
@@ -331,8 +332,8 @@ class Worker:
             ", ".join(codes) or "no actors: none has a workflow",
             self._store.alias,
             self._store.vendor,
-            # Core, heartbeat, listener, errands, fires; a thread per def step; one per async step that uses the ORM.
-            5 + FIRE_THREADS + options.threads + options.concurrency,
+            # Core, heartbeat, listener, errands; fires, calls; a thread per def step; one per async step with the ORM.
+            5 + FIRE_THREADS + CALL_THREADS + options.threads + options.concurrency,
         )
 
     def _ring(self, items: Sequence[CommitItem]) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import transaction
 
 from rivet_workflows.client import Client, Handle, Sent
-from rivet_workflows.client.actions import kept_until, run_action
+from rivet_workflows.client.actions import arun_action, kept_until, run_action
 from rivet_workflows.conf import settings
 from rivet_workflows.exceptions import ActorExists
 from rivet_workflows.keys import Key
@@ -45,6 +45,11 @@ class StepClient(Client):
         return run_action(
             handle.actor_id, handle.name, action, args, kwargs, once=self._key(f"call {action}")
         )
+
+    async def aact(self, handle: Handle, action: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Likewise."""
+        once = self._key(f"call {action}")
+        return await arun_action(handle.actor_id, handle.name, action, args, kwargs, once=once)
 
     def create(self, actor: str | type[Actor], key: Key = (), *, input: Any = None) -> Handle:
         """At once. An actor that an earlier attempt of this step created is not in the way."""

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rivet_workflows import Actor, Queue
+from rivet_workflows import Actor, Queue, action
 
 
 def ledger() -> Path:
@@ -55,6 +55,51 @@ class Worked(Actor):
             if message.body < 0:
                 break
             await it.step("apply", mark, message.body)
+
+
+class Counter(Actor):
+    """Counts in its state, and in the memory of the worker that holds it."""
+
+    state = {"n": 0}
+    vars = {"n": 0}
+
+    async def run(self, ctx: Any) -> None:
+        await ctx.queue.next("for-ever")
+
+    @action
+    def here(self, c: Any) -> int:
+        c.state["n"] += 1
+        return int(c.state["n"])
+
+    @action(on_worker=True)
+    def there(self, c: Any) -> tuple[int, int, int]:
+        c.vars["n"] += 1
+        c.state["n"] += 1
+        return c.state["n"], c.vars["n"], os.getpid()
+
+    @action(on_worker=True, timeout=90, read_only=True)
+    def slow(self, c: Any) -> int:
+        note("slow begun")
+        hold()
+        note("slow ended")
+        return os.getpid()
+
+    @action(on_worker=True, timeout=90)
+    def heavy(self, c: Any) -> int:
+        """On SQLite nobody else can write meanwhile."""
+        c.state["n"] += 1_000
+        return self.slow(c)
+
+
+class Plain(Actor):
+    """No workflow, and a memory all the same."""
+
+    vars = {"n": 0}
+
+    @action(on_worker=True)
+    def there(self, c: Any) -> tuple[int, int]:
+        c.vars["n"] += 1
+        return c.vars["n"], os.getpid()
 
 
 def mark(step: Any, number: int) -> int:

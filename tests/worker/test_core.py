@@ -10,9 +10,18 @@ import pytest
 
 from rivet_workflows import codec
 from rivet_workflows.engine import Limits, Program
-from rivet_workflows.records import Blocked, Claimed, Lifecycle
-from rivet_workflows.worker.core import CoreLimits
-from rivet_workflows.worker.orders import ChildEnd, ChildStart, StepReport
+from rivet_workflows.records import (
+    Blocked,
+    Called,
+    Claimed,
+    Commit,
+    CommitResult,
+    Lifecycle,
+    Looked,
+    WorkerCall,
+)
+from rivet_workflows.worker.core import Core, CoreLimits
+from rivet_workflows.worker.orders import ChildEnd, ChildStart, Orders, StepReport
 from tests.simulation.memory_worker import MemoryStore
 from tests.worker.by_hand import HandWorker
 
@@ -726,3 +735,90 @@ def test_an_end_that_is_heard_of_late_counts_though_the_child_is_known_to_have_b
     begun(worker, start, child)
     worker.settle()
     assert world.output(actor) == 7
+
+
+class TestCallers:
+    """Actions that run where the actor is held."""
+
+    def held(self, *, guest: bool = False, limits: CoreLimits | None = None) -> tuple[Core, Claimed]:
+        def programs(_: Claimed) -> Program:
+            return Program(run=echo, serves=True)
+
+        core = Core(1, programs, codec, limits)
+        claimed = Claimed(uuid.UUID(int=1), "test", '["k"]', None, START, 5, 0, 1, "", guest=guest)
+        core.loaded([claimed], START)
+        return core, claimed
+
+    def call(self, claimed: Claimed, n: int) -> WorkerCall:
+        return WorkerCall(claimed.actor_id, "act", "", START, id=n)
+
+    def come_to_rest(self, core: Core) -> Orders:
+        """Carry out what has to do with the workflow; the rest."""
+        rest = Orders()
+        while orders := core.orders():
+            core.committed([CommitResult(item.actor_id, Commit.OK) for item in orders.commits], START)
+            core.looked([Looked(look.actor_id, look.names, [], True, START) for look in orders.looks], START)
+            core.called([Called(actor_id, epoch, True) for actor_id, epoch in orders.call_looks], START)
+            for name in ("calls", "call_looks", "releases", "gone"):
+                getattr(rest, name).extend(getattr(orders, name))
+        return rest
+
+    @pytest.mark.parametrize("guest", [False, True])
+    def test_callers_are_asked_for_at_once_and_whenever_a_bell_rings(self, guest):
+        core, claimed = self.held(guest=guest)
+        held = (claimed.actor_id, 5)
+        assert held in self.come_to_rest(core).call_looks
+        core.rung([claimed.actor_id], START)
+        assert self.come_to_rest(core).call_looks == [held]
+
+    @pytest.mark.parametrize("guest", [False, True])
+    def test_one_at_a_time_in_their_order_and_each_once(self, guest):
+        core, claimed = self.held(guest=guest)
+        self.come_to_rest(core)
+        first, second = self.call(claimed, 1), self.call(claimed, 2)
+        for _ in range(2):
+            core.called([Called(claimed.actor_id, 5, True, [first, second])], START)
+        assert [start.call for start in self.come_to_rest(core).calls] == [first]
+        core.call_done(claimed.actor_id, 5, 1, START)
+        assert [start.call for start in self.come_to_rest(core).calls] == [second]
+        core.call_done(claimed.actor_id, 5, 2, START)
+        rest = self.come_to_rest(core)
+        assert (rest.calls, rest.call_looks) == ([], [(claimed.actor_id, 5)])
+
+    @pytest.mark.parametrize("guest", [False, True])
+    def test_an_actor_is_not_let_go_while_a_call_runs(self, guest):
+        core, claimed = self.held(guest=guest, limits=CoreLimits(max_parked=0))
+        core.called([Called(claimed.actor_id, 5, True, [self.call(claimed, 1)])], START)
+        assert not self.come_to_rest(core).releases
+        assert not core.idle
+        core.call_done(claimed.actor_id, 5, 1, START)
+        assert [release.epoch for release in self.come_to_rest(core).releases] == [5]
+        assert core.held == 0
+
+    def test_a_worker_that_stops_ends_what_runs_and_begins_nothing(self):
+        core, claimed = self.held()
+        self.come_to_rest(core)
+        core.called([Called(claimed.actor_id, 5, True, [self.call(claimed, n) for n in (1, 2)])], START)
+        self.come_to_rest(core)
+        core.stop(START)
+        core.called([Called(claimed.actor_id, 5, True, [self.call(claimed, 3)])], START)
+        assert core.held == 1
+        core.call_done(claimed.actor_id, 5, 1, START)
+        rest = self.come_to_rest(core)
+        assert (rest.calls, core.held, len(rest.releases)) == ([], 0, 1)
+
+    def test_a_worker_that_cannot_wait_hands_back_all_the_same(self):
+        core, claimed = self.held()
+        core.called([Called(claimed.actor_id, 5, True, [self.call(claimed, 1)])], START)
+        core.stop(START)
+        self.come_to_rest(core)
+        assert core.held == 1
+        core.leave_calls(START)
+        assert core.held == 0
+        core.call_done(claimed.actor_id, 5, 1, START)  # late: nobody listens
+
+    def test_an_actor_that_was_taken_away_is_forgotten(self):
+        core, claimed = self.held(guest=True)
+        core.called([Called(claimed.actor_id, 5, False)], START)
+        assert core.held == 0
+        assert self.come_to_rest(core).gone == [(claimed.actor_id, 5)]

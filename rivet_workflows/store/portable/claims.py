@@ -76,7 +76,7 @@ class PortableClaims(PortableBase):
         codes = {type_id(name): code for name, code in types.items()}
         with self.writing():
             rows = self.query(
-                f"{_RUN} WHERE owner_id = %s AND format <= %s AND type_id IN ({marks(list(codes))})"
+                f"{_RUN} WHERE owner_id = %s AND format <= %s AND blocked = 0 AND type_id IN ({marks(list(codes))})"
                 f" LIMIT %s{self.lock()}",
                 [dead_worker_id, self.format, *codes, limit],
             )
@@ -87,11 +87,14 @@ class PortableClaims(PortableBase):
         return claimed
 
     def load(self, worker_id: int, held: Sequence[tuple[UUID, int]]) -> list[Claimed]:
-        """Read actors again that this worker holds in these epochs; those it no longer holds are left out."""
+        """Read actors again that this worker holds in these epochs; those it no longer holds, or holds as guests
+        only, are left out."""
         with self.atomic():
             runs = self._runs([actor_id for actor_id, _ in held], lock=False)
             mine = [
-                runs[a] for a, epoch in held if a in runs and (runs[a][2], runs[a][6]) == (epoch, worker_id)
+                runs[a]
+                for a, epoch in held
+                if a in runs and (runs[a][2], runs[a][6], runs[a][7]) == (epoch, worker_id, Blocked.NO)
             ]
             return self._load(mine)
 

@@ -49,7 +49,7 @@ FREE = "a.owner_id IS NULL AND (a.blocked = 0 OR a.blocked = 3 AND a.blocked_cod
 
 OWNED = (
     "SELECT a.actor_id, a.type_id FROM rivet_run a WHERE a.owner_id = %s AND a.type_id = ANY(%s::bigint[])"
-    " AND a.format <= %s LIMIT %s FOR NO KEY UPDATE SKIP LOCKED"
+    " AND a.format <= %s AND a.blocked = 0 LIMIT %s FOR NO KEY UPDATE SKIP LOCKED"
 )
 
 #: Which of these actors this code cannot take up: gone, or held by nobody and blocked.
@@ -74,7 +74,7 @@ HELD_AGAIN = (
     "SELECT r.actor_id, r.type_id, r.epoch, r.commit_no, r.next_seq, r.inflight, r.blocked, c.*"
     " FROM unnest(%s::uuid[], %s::int[]) w(id, epoch) CROSS JOIN LATERAL"
     f" (SELECT * FROM rivet_run a WHERE a.actor_id = w.id OFFSET 0) r{_COLD}"
-    " WHERE r.owner_id = %s AND r.epoch = w.epoch"
+    " WHERE r.owner_id = %s AND r.epoch = w.epoch AND r.blocked = 0"
 )
 
 RELEASE = (
@@ -149,7 +149,8 @@ class PostgresClaims(PostgresBase):
         return claimed
 
     def load(self, worker_id: int, held: Sequence[tuple[UUID, int]]) -> list[Claimed]:
-        """Read actors again that this worker holds in these epochs; those it no longer holds are left out."""
+        """Read actors again that this worker holds in these epochs; those it no longer holds, or holds as guests
+        only, are left out."""
         values = [lit.uuid_array([a for a, _ in held]), lit.int_array([e for _, e in held]), worker_id]
         with self.atomic():
             return self._load(self.fast(HELD_AGAIN, values))
