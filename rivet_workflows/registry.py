@@ -18,9 +18,9 @@ from uuid import UUID
 
 from rivet_workflows.engine.options import StepOptions
 from rivet_workflows.engine.source import code_hash
-from rivet_workflows.exceptions import ActorNotFound, QueueNotFound
+from rivet_workflows.exceptions import ActorNotFound, QueueNotFound, ValidationFailed
 from rivet_workflows.markers import Event, Queue
-from rivet_workflows.validation import validate
+from rivet_workflows.validation import validate_kept
 
 if TYPE_CHECKING:
     from rivet_workflows.actors import Actor
@@ -158,7 +158,18 @@ class ActorType:
 
     def validate_state(self, value: Any) -> Any:
         """``value`` as a state of this actor. Raises :class:`ValidationFailed`."""
-        return validate(self.state_type, value, f"state of {self.name}")
+        return validate_kept(self.state_type, value, f"state of {self.name}")
+
+    def validate_loaded(self, value: Any) -> Any:
+        """A stored state, as ``migrate_state`` has it, likewise."""
+        try:
+            return self.validate_state(value)
+        except ValidationFailed as error:
+            if "migrate_state" in self.hooks:
+                mend = "that is what migrate_state returned for the stored one"
+            else:
+                mend = "it was stored by other code: write migrate_state(self, c, stored), which says what it is today"
+            raise ValidationFailed(f"{error.message}; {mend}", metadata=error.metadata) from None
 
     # -- queues
 
@@ -282,8 +293,7 @@ def _declared_type(declared: Any, creating: Callable[..., Any] | None) -> Any:
     if isinstance(declared, type):
         return declared
     if declared is not MISSING and not callable(declared):
-        kind = type(declared)
-        return None if kind in (dict, list) else kind
+        return type(declared)
     maker = declared if declared is not MISSING else creating
     if maker is None:
         return None

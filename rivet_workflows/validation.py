@@ -18,9 +18,10 @@ import pydantic
 import typing_extensions
 from pydantic import ConfigDict, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter
 
+from rivet_workflows.conforming import conforming, inside
 from rivet_workflows.exceptions import ValidationFailed
 
-__all__ = ["adapter", "signature_of", "validate", "validate_arguments"]
+__all__ = ["adapter", "signature_of", "validate", "validate_arguments", "validate_kept"]
 
 
 def validate(type_hint: Any, value: Any, what: str = "value") -> Any:
@@ -33,9 +34,26 @@ def validate(type_hint: Any, value: Any, what: str = "value") -> Any:
     if type_hint is None or type_hint is Any:
         return value
     try:
-        return adapter(type_hint).validate_python(value)
+        found = adapter(type_hint).validate_python(value)
     except pydantic.ValidationError as error:
         raise _failed(what, _issues(error)) from None
+    issues: list[dict[str, Any]] = []
+    found = inside(found, adapter, issues)
+    if issues:
+        raise _failed(what, issues)
+    return found
+
+
+def validate_kept(type_hint: Any, value: Any, what: str) -> Any:
+    """As :func:`validate`, for a value that is kept and changed by parts, a state: what fits stays as it is, so that a
+    part that nobody touched keeps its text."""
+    if type_hint is None or type_hint is Any:
+        return value
+    issues: list[dict[str, Any]] = []
+    found = conforming(type_hint, value, adapter, issues)
+    if issues:
+        raise _failed(what, issues)
+    return found
 
 
 def validate_arguments(
@@ -92,10 +110,11 @@ def _argument(hint: Any, kind: Any, name: str, value: Any, issues: list[dict[str
 
 def _one(hint: Any, value: Any, path: list[Any], issues: list[dict[str, Any]]) -> Any:
     try:
-        return adapter(hint).validate_python(value)
+        found = adapter(hint).validate_python(value)
     except pydantic.ValidationError as error:
         issues.extend(issue | {"path": path + issue["path"]} for issue in _issues(error))
         return value
+    return inside(found, adapter, issues, tuple(path))
 
 
 @functools.lru_cache(maxsize=4096)

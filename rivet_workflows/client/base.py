@@ -182,7 +182,8 @@ class Client:
         hooked = "create_state" in actor_type.hooks or "on_create" in actor_type.hooks
         state = None
         if actor_type.state_enabled and "create_state" not in actor_type.hooks:
-            state = encoded(actor_type.initial_state(), "MAX_STATE", f"state of {actor_type.name}")
+            initial = actor_type.validate_state(actor_type.initial_state())
+            state = encoded(initial, "MAX_STATE", f"state of {actor_type.name}")
         with transaction.atomic(using=settings.DATABASE):
             row, created = get_store().create_actor(
                 actor_type.name, stored_key, input=text, state=state, runs=actor_type.run is not None

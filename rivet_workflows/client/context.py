@@ -306,6 +306,9 @@ class _State:
             row = store.lock_state(context.actor_id, settings.ACTION_LOCK_TIMEOUT)
         version, text = row
         value = None if text is None else _fitting(context, codec.loads(text))
+        if text is not None and context._read_only:
+            # One that was brought up to date has not been changed by a reader.
+            text = sending.encoded(value, "MAX_STATE", f"state of {context.name}")
         return cls(value, text, version)
 
     def write(self, context: ActionContext) -> None:
@@ -317,6 +320,8 @@ class _State:
                 "the action changed c.state, but it is @action(read_only=True): the change would be lost. "
                 "Leave read_only out, or work on a copy"
             )
+        self.value = context._type.validate_state(self.value)
+        text = self._encoded(context)
         hook = context._type.hooks.get("on_state_change")
         if hook is not None:
             self._tell(hook, context)
@@ -338,8 +343,8 @@ class _State:
 def _fitting(context: ActionContext, stored: Any) -> Any:
     """The stored state as the class now declares it: ``migrate_state`` has the first word."""
     hook = context._type.hooks.get("migrate_state")
-    if hook is None:
-        return stored
-    from rivet_workflows.client.invoking import invoke
+    if hook is not None:
+        from rivet_workflows.client.invoking import invoke
 
-    return invoke(hook, context._type.bind(context.actor_id, context.key), context, stored)
+        stored = invoke(hook, context._type.bind(context.actor_id, context.key), context, stored)
+    return context._type.validate_loaded(stored)

@@ -23,7 +23,7 @@ from rivet_workflows.records import Outgoing
 from rivet_workflows.registry import registry
 from rivet_workflows.store import get_store
 
-__all__ = ["dedupe_hash", "encoded", "outgoing", "read_reply"]
+__all__ = ["check_size", "dedupe_hash", "encoded", "outgoing", "read_reply"]
 
 #: Longest dedupe key, in characters.
 MAX_DEDUPE_KEY = 1024
@@ -34,7 +34,11 @@ _QUEUE_NAME = re.compile(r"[^/\x00-\x1f\x7f\ud800-\udfff]{1,128}\Z")
 def encoded(value: Any, limit: str, what: str) -> str:
     """``value`` as text. ``SerializationError`` with the path to what cannot be stored, ``PayloadTooLarge`` when the
     text has more bytes than the setting ``limit`` allows; ``what`` names the value in both."""
-    text = codec.dumps(value, what=what)
+    return check_size(codec.dumps(value, what=what), limit, what)
+
+
+def check_size(text: str, limit: str, what: str) -> str:
+    """``text``, or ``PayloadTooLarge``, as above."""
     allowed: int = getattr(settings, limit)
     if len(text) > allowed:
         raise PayloadTooLarge(

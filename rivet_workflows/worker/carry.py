@@ -12,10 +12,12 @@ from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from rivet_workflows import codec
+from rivet_workflows.client.sending import check_size
 from rivet_workflows.crashpoints import crashpoint
-from rivet_workflows.records import Commit, CommitItem, CommitResult, Release
+from rivet_workflows.records import Commit, CommitItem, CommitResult, Release, StateWrite
 from rivet_workflows.registry import registry
 from rivet_workflows.store.errors import UnknownOutcome
+from rivet_workflows.worker import attempt
 from rivet_workflows.worker.calls import CallJob
 from rivet_workflows.worker.children import ChildNews, as_end, begin
 from rivet_workflows.worker.context import StepEnvironment
@@ -275,11 +277,17 @@ class Carrier:
 
         def merge() -> None:
             try:
-                merged = prepare(change, lambda: self._env.load_state(actor_id), codec.loads, codec.dumps)
+                decode, encode = change.decode or codec.loads, change.encode or codec.dumps
+                merged = prepare(change, lambda: self._env.load_state(actor_id), decode, encode)
+                if isinstance(merged, StateWrite):
+                    check_size(merged.body, "MAX_STATE", "the merged state")
             except BaseException as error:
                 if is_outage(error):
                     raise
-                logger.exception("The state of actor %s could not be merged", actor_id)
+                logger.warning(
+                    "The state of actor %s could not be merged: %s", actor_id, attempt.describe(error)
+                )
+                change.refusal = attempt.describe(error)
                 self._inbox.remerged(actor_id, change, None)
                 return
             if isinstance(merged, Conflict):

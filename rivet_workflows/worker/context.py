@@ -353,7 +353,7 @@ class StepContext:
         if self._loaded is None:
             self._require_state()
             version, text = self._stored_state(lock=self._start.lock_state)
-            self._loaded = _LoadedState(version, text, self._migrated(codec.loads(text)))
+            self._loaded = _LoadedState(version, text, self._decode_valid(text))
         return self._loaded
 
     def _stored_state(self, *, lock: bool = False) -> tuple[int, str]:
@@ -366,18 +366,13 @@ class StepContext:
         loaded = self._loaded
         if loaded is None:
             return self._updates_alone() if self._updates else None
-        text = self._encode_state(loaded.value)
-        if text == loaded.text:
-            if not self._updates:
-                return None
-            changed, final = None, loaded.text
-        else:
-            changed = final = self._checked_state(loaded.value, text)
-        if self._updates:
-            final = self._updated(final)
-        return StateChange(
-            loaded.version, loaded.text, changed, self._updates, StateWrite(loaded.version, final)
-        )
+        changed = None
+        if self._encode_state(loaded.value) != loaded.text:
+            changed = self._encode_valid(loaded.value)
+        if changed is None and not self._updates:
+            return None
+        final = self._told(self._updated(changed or loaded.text), loaded.text)
+        return self._change(loaded.version, loaded.text, changed, StateWrite(loaded.version, final))
 
     def _updates_alone(self) -> StateChange:
         atomic = self._start.options.atomic
@@ -388,27 +383,40 @@ class StepContext:
             if atomic:
                 raise
             # The database is away, which must not cost the step its attempt: it is merged when that is back.
-            return StateChange(None, None, None, self._updates)
-        return StateChange(None, None, None, self._updates, StateWrite(version, self._updated(text)))
+            return self._change(None, None, None, None)
+        write = StateWrite(version, self._told(self._updated(text), text))
+        return self._change(None, None, None, write)
+
+    def _change(
+        self, version: int | None, base: str | None, changed: str | None, prepared: StateWrite | None
+    ) -> StateChange:
+        return StateChange(
+            version, base, changed, self._updates, prepared, self._decode_valid, self._encode_valid
+        )
 
     def _updated(self, text: str) -> str:
-        return apply_updates(text, self._updates, codec.loads, self._encode_state)
+        return apply_updates(text, self._updates, self._decode_valid, self._encode_valid)
 
     def _encode_state(self, value: Any) -> str:
         return encoded(value, "MAX_STATE", f"state of {self.name}")
 
-    def _checked_state(self, value: Any, text: str) -> str:
-        """The text of a changed state as its declared type has it; ``ValidationFailed`` when it does not fit. The
-        actor's ``on_state_change`` is told of it here, on the step's thread: what it broadcasts goes with the step."""
+    def _encode_valid(self, value: Any) -> str:
+        """The text of a state as its declared type has it; ``ValidationFailed`` when it does not fit."""
+        return self._encode_state(self.actor_type.validate_state(value))
+
+    def _decode_valid(self, text: str) -> Any:
+        return self.actor_type.validate_loaded(self._migrated(codec.loads(text)))
+
+    def _told(self, text: str, before: str) -> str:
+        """``text``, after the actor's ``on_state_change`` was told of it, here, on the step's thread: what it
+        broadcasts goes with the step."""
         kind = self.actor_type
-        valid = kind.validate_state(value)
-        if valid is not value:
-            text = self._encode_state(valid)
         hook = kind.hooks.get("on_state_change")
-        if hook is not None:
+        if hook is not None and text != before:
+            value = codec.loads(text)
             with guard.outside_the_loop():
-                invoke(hook, kind.bind(self.actor_id, self.key), self, valid)
-            if self._encode_state(valid) != text:
+                invoke(hook, kind.bind(self.actor_id, self.key), self, value)
+            if self._encode_state(value) != text:
                 raise RivetError("on_state_change changed the state it was told of; change it in the step")
         return text
 

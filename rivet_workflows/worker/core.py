@@ -873,16 +873,23 @@ class Core:
 
 
 def _conflict(report: StepReport) -> StepReport:
-    error = report.error or ErrorInfo(
-        "rivet_workflows.exceptions.StateConflict",
-        "an action changed the same field of the state while the step ran; for counters and lists use step.update(fn)",
-        ("rivet_workflows.exceptions.StateConflict",),
-    )
+    """The report of an attempt whose change of the state could not be merged."""
     effects = report.effects
+    refusal = effects.state.refusal if effects is not None and effects.state is not None else None
+    error = (
+        report.error
+        or refusal
+        or ErrorInfo(
+            "rivet_workflows.exceptions.StateConflict",
+            "an action changed the same field of the state while the step ran; for counters and lists use "
+            "step.update(fn)",
+            ("rivet_workflows.exceptions.StateConflict",),
+        )
+    )
     if effects is not None:
         effects.state, effects.sends, effects.completes, effects.destroy = None, [], [], False
         effects.schedules = []
-    return StepReport(ok=False, error=error, conflict=True, effects=effects)
+    return StepReport(ok=False, error=error, conflict=refusal is None, effects=effects)
 
 
 def _nothing() -> Program:

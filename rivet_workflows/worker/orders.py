@@ -64,6 +64,11 @@ class StateChange:
     #: The change as it can be written at once, made in the step's own thread; it stays valid until the stored
     #: version moves. None: it must be merged first (``Orders.remerges``).
     prepared: StateWrite | None = None
+    #: The stored text as the state that updates are applied to, and back, checked; None: the codec's.
+    decode: Callable[[str], Any] | None = None
+    encode: Callable[[Any], str] | None = None
+    #: Why it could not be merged: the failure of its attempt. None: somebody else changed the same field.
+    refusal: ErrorInfo | None = None
 
 
 @dataclass(slots=True)

@@ -88,7 +88,8 @@ class Counter(Actor):
     def heavy(self, c: Any) -> int:
         """On SQLite nobody else can write meanwhile."""
         c.state["n"] += 1_000
-        return self.slow(c)
+        process: int = self.slow(c)
+        return process
 
 
 class Plain(Actor):

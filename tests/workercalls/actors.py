@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
 from rivet_workflows import Actor, Event, Queue, UserError, action
@@ -10,7 +11,7 @@ from rivet_workflows import Actor, Event, Queue, UserError, action
 def declare(name: str = "feed", *, workflow: bool = True, **hooks: Any) -> Any:
     """An actor with vars, a state, and a workflow that adds up what it is sent."""
 
-    class Feed(Actor, name=name):
+    class Feed(Actor, abstract=True):
         state = {"seen": [], "sum": 0}
         vars = dict
         numbers = Queue(int)
@@ -55,7 +56,7 @@ def declare(name: str = "feed", *, workflow: bool = True, **hooks: Any) -> Any:
         @action
         def add(self, c, number: int) -> int:
             c.state["sum"] += number
-            return c.state["sum"]
+            return int(c.state["sum"])
 
         @action(read_only=True)
         def get(self, c):
@@ -68,24 +69,8 @@ def declare(name: str = "feed", *, workflow: bool = True, **hooks: Any) -> Any:
                 break
             await turn.step("note", note, message.body)
 
-    if workflow:
-        Feed.run = run
-    for hook, function in hooks.items():
-        setattr(Feed, hook, function)
-    return redeclared(Feed)
-
-
-def redeclared(cls: Any) -> Any:
-    """Its type, read again after attributes were set."""
-    from rivet_workflows.registry import registry
-
-    name = cls.__rivet_name__
-    registry.unregister(name)
-
-    class Again(cls, name=name):
-        pass
-
-    return Again
+    body = ({"run": run} if workflow else {}) | hooks
+    return types.new_class("Feed", (Feed,), {"name": name}, lambda namespace: namespace.update(body))
 
 
 def note(step, number: int) -> int:

@@ -57,8 +57,8 @@ def test_one_that_raises_leaves_no_trace_in_the_database_and_tells_why(rivet, fe
     assert (refused.value.code, refused.value.metadata) == ("busy", {"until": 5})
     with caplog.at_level(logging.ERROR), pytest.raises(ActionFailed, match="nothing to see") as failed:
         feed.flush(fail="own")
+    assert failed.value.error is not None
     assert failed.value.error.is_a("LookupError")
-    assert "test_one" not in failed.value.error.traceback
     assert any("'flush' of feed/f failed" in r.getMessage() and r.exc_info for r in caplog.records)
     rivet.run_until_idle()
     assert feed.get() == {"seen": [], "sum": 0}
@@ -170,18 +170,15 @@ def test_hooks_of_waking_come_before_it_and_on_sleep_after(rivet):
 
 
 def test_vars_that_could_not_be_made_fail_the_call(rivet):
-    def create_vars(self, c):
-        raise ConnectionError("no line")
-
     class Broken(Actor):
+        def create_vars(self, c):
+            raise ConnectionError("no line")
+
         @action(on_worker=True)
         def use(self, c):
             return c.vars
 
-    Broken.create_vars = create_vars
-    from tests.workercalls.actors import redeclared
-
-    broken = rivet.client.create(redeclared(Broken))
+    broken = rivet.client.create(Broken)
     with pytest.raises((RivetError, ActionFailed), match="create_vars failed"):
         broken.use()
 
@@ -248,7 +245,7 @@ def test_without_a_worker_it_says_so_and_never_begins(db, settings):
 
     settings.RIVET_WORKFLOWS = {"WORKER_ACTION_TIMEOUT": 0.05}
     feed = client.get_or_create(declare(), "f")
-    with pytest.raises(NoWorker, match="no worker is running: start `manage.py rivet_worker`") as told:
+    with pytest.raises(NoWorker, match=r"no worker is running: start `manage\.py rivet_worker`") as told:
         feed.put("a")
     assert told.value.metadata == {"reason": "no_worker"}
     assert not Call.objects.exists()
