@@ -65,6 +65,11 @@ class Settings:
         5.0, "How often a worker looks for work that no bell announced.", minimum=0.05
     )
     GRACE: float = _key(15.0, "How long a worker that was told to stop lets running steps finish.", minimum=0)
+    HOOK_TIMEOUT: float = _key(
+        30.0,
+        "How long create_vars, on_wake, on_sleep and on_error may run before the worker goes on.",
+        minimum=0.01,
+    )
     CONCURRENCY: int = _key(50, "async def steps that one worker process runs at a time.", minimum=1)
     STEP_THREADS: int = _key(8, "def steps that one worker process runs at a time, a thread each.", minimum=1)
     MAX_PARKED: int = _key(1000, "Waiting actors that a worker keeps in memory.", minimum=0)
@@ -121,7 +126,7 @@ class Settings:
     #: Keys that may be given as ``timedelta``.
     DURATIONS: ClassVar[frozenset[str]] = frozenset(
         {"LEASE", "HEARTBEAT", "POLL_INTERVAL", "GRACE", "EVICT_AFTER", "ACTION_LOCK_TIMEOUT"}
-        | {"WORKER_ACTION_TIMEOUT", "DEDUPE_PERIOD", "RETENTION"}
+        | {"HOOK_TIMEOUT", "WORKER_ACTION_TIMEOUT", "DEDUPE_PERIOD", "RETENTION"}
     )
 
 

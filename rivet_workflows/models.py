@@ -125,7 +125,7 @@ class History(models.Model):
     pk = models.CompositePrimaryKey("actor_id", "seq")
     actor_id = models.UUIDField()
     seq = models.BigIntegerField()
-    #: 24 characters per level, so 30 levels: what an index on MariaDB can hold.
+    #: 24 characters per level, so 30 levels (``records.MAX_DEPTH``): what an index on MariaDB can hold.
     scope = models.CharField(max_length=720)
     name = models.CharField(max_length=255)
     kind = models.SmallIntegerField()

@@ -26,6 +26,8 @@ from rivet_workflows import jsontext
 
 SCOPE_DIGITS = 12
 SCOPE_STEP = 2 * SCOPE_DIGITS
+#: Levels of loops, branches and blocks within each other: what the column of a scope, and an index on it, can hold.
+MAX_DEPTH = 30
 
 
 class Kind(IntEnum):

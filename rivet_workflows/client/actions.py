@@ -126,7 +126,7 @@ async def arun_action(
 
 
 class CallWithdrawn(Exception):
-    """Nobody wants the answer any more: the transaction of the action is rolled back."""
+    """Nobody wants the outcome any more: nothing of the action, or hook, is stored."""
 
 
 def run_called(
@@ -181,8 +181,10 @@ def run_hook(
     *args: Any,
     user: Any = None,
     connection: Any = None,
+    wanted: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Run an optional method of an actor as an action is run; nothing where the class has none."""
+    """Run an optional method of an actor as an action is run; nothing where the class has none. ``wanted`` is asked
+    before the end: where it gives False, nothing is stored."""
     actor_type = registry.get(actor_name)
     function = actor_type.hooks.get(hook)
     if function is None:
@@ -193,12 +195,21 @@ def run_hook(
     context = ActionContext(actor_type, actor_id, row.key, user=user, connection=connection)
     with transaction.atomic(using=settings.DATABASE):
         _run(context, function, actor_type.bind(actor_id, context.key), args, {})
+        if not wanted():
+            raise CallWithdrawn
         if context.wants_destroy:
             _destroy_now(actor_type, actor_id, row.key)
 
 
-def run_worker_hook(actor_id: UUID, actor_name: str, hook: str, vars: Callable[[], Any] | None) -> Any:
-    """Run a hook of the worker that holds the actor, and return what it returns. ``vars`` gives the actor's.
+def run_worker_hook(
+    actor_id: UUID,
+    actor_name: str,
+    hook: str,
+    vars: Callable[[], Any] | None,
+    wanted: Callable[[], bool] = lambda: True,
+) -> Any:
+    """Run a hook of the worker that holds the actor, and return what it returns. ``vars`` gives the actor's; ``wanted``
+    as for :func:`run_hook`.
 
     It may take long, to open a connection say, so it holds neither a transaction nor a lock: what it changed is written
     in the end, in one transaction. Raises ``ActorBusy`` when somebody else changed the state meanwhile.
@@ -217,6 +228,8 @@ def run_worker_hook(actor_id: UUID, actor_name: str, hook: str, vars: Callable[[
             if inspect.iscoroutinefunction(function):
                 context.preload()
             result = invoke(function, actor_type.bind(actor_id, context.key), context)
+            if not wanted():
+                raise CallWithdrawn
             with transaction.atomic(using=alias):
                 context.finish()
                 if context.wants_destroy:

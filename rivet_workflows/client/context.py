@@ -200,7 +200,7 @@ class ActionContext:
             store.add_events(self.actor_id, self._events, settings.ACTION_LOCK_TIMEOUT)
             bells.announce(news=[self.actor_id])
         if self._sends:
-            store.send(self._sends)
+            store.send_all(self._sends)
             bells.announce(work=[self.actor_id])
         self.write_schedules()
         self._over = True

@@ -139,7 +139,9 @@ def recover(run: RunRow, rows: Sequence[Entry], now: int) -> Edit | None:
     else:
         history.forget_starts()
     inflight = history.inflight() if run.inflight or history.open else None
-    return Edit(inflight=inflight, delete_seqs=tuple(history.dropped))
+    # A cancellation gave them back to their queues (D-16).
+    holds = tuple((message, seq) for message, seq, _ in history.extra.get("held", ()))
+    return Edit(inflight=inflight, delete_seqs=tuple(history.dropped), holds=holds)
 
 
 def _hasten(history: _History, now: int) -> bool:

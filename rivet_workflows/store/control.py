@@ -107,6 +107,8 @@ class ControlVerbs(ChildVerbs, StateVerbs, StoreBase):
             )
         if held:
             Message.objects.using(self.alias).filter(held, actor_id=actor_id).update(holder_seq=None)
+        for message_id, seq in edit.holds:
+            Message.objects.using(self.alias).filter(id=message_id, actor_id=actor_id).update(holder_seq=seq)
 
     def _edit_history(self, actor_id: UUID, edit: Edit) -> None:
         rows = History.objects.using(self.alias).filter(actor_id=actor_id)

@@ -170,6 +170,8 @@ class Edit:
     #: Held messages become visible again: those of holders from this ``seq`` on (0: all).
     unhold_from: int | None = None
     unholds: Iterable[int] = ()
+    #: ``(message id, seq of the holder)``: messages that are hidden from others again, where they are still there.
+    holds: Iterable[tuple[int, int]] = ()
     #: Consumed messages to put back into their queues, under their old ids.
     give_back: Iterable[MessageRow] = ()
     blocked: Blocked | None = None

@@ -22,6 +22,23 @@ _LIVE = (
     " WHERE r.actor_id = %s AND (SELECT a.live_hash FROM rivet_actor a WHERE a.id = r.actor_id) IS NOT NULL"
 )
 _ROOM = " AND (SELECT count(*) FROM (SELECT 1 FROM rivet_message y WHERE y.actor_id = %s LIMIT %s) y) < %s"
+_ROOM_FOR = _ROOM.replace(") < %s", ") + %s <= %s")
+#: Many to one receiver: the identities go up in the order of the messages, and a wake for each time is enough.
+_SEND_ALL_POSTGRES = (
+    "WITH n AS MATERIALIZED (SELECT {now} AS at), r AS MATERIALIZED (SELECT r.actor_id, r.type_id"
+    " FROM rivet_run r{live}), m AS (INSERT INTO rivet_message"
+    " (actor_id, queue, body, sent_at, visible_at, wants_reply)"
+    " SELECT r.actor_id, w.queue, w.body, n.at, coalesce(w.visible, n.at), w.wants FROM n, r,"
+    " unnest(%s::text[], %s::text[], %s::bigint[], %s::bool[]) WITH ORDINALITY w(queue, body, visible, wants, k)"
+    " ORDER BY w.k RETURNING visible_at),"
+    " t AS (INSERT INTO rivet_timer (type_id, actor_id, kind, due, priority)"
+    " SELECT r.type_id, r.actor_id, %s, d.at, 0 FROM r, (SELECT DISTINCT visible_at AS at FROM m) d)"
+    " SELECT count(*) FROM m"
+)
+_INSERT = (
+    "INSERT INTO rivet_message (actor_id, queue, body, sent_at, visible_at, wants_reply)"
+    " VALUES (%s, %s, %s, %s, %s, %s)"
+)
 _SEND_POSTGRES = (
     "WITH n AS MATERIALIZED (SELECT {now} AS at), r AS MATERIALIZED (SELECT r.actor_id, r.type_id"
     " FROM rivet_run r{live}), m AS (INSERT INTO rivet_message"
@@ -47,7 +64,7 @@ _DEDUPE = (
 
 
 class SendVerbs(StoreBase):
-    """The verb ``send``."""
+    """The verbs ``send`` and ``send_all``."""
 
     def send(self, messages: Sequence[Outgoing]) -> list[SentRow]:
         """Queue messages, in order. All or, raising ``ActorNotFound`` or ``QueueFull``, none."""
@@ -56,6 +73,54 @@ class SendVerbs(StoreBase):
                 self._send_once(message) if message.dedupe_hash is not None else SentRow(self._send(message))
                 for message in messages
             ]
+
+    def send_all(self, messages: Sequence[Outgoing]) -> None:
+        """As :meth:`send` for one receiver, in one statement however many they are; their ids are not told."""
+        first = messages[0]
+        if len(messages) == 1 or any(
+            m.dedupe_hash is not None or m.actor_id != first.actor_id for m in messages
+        ):
+            self.send(messages)
+            return
+        receiver = self.uid(first.actor_id)
+        live, condition = _LIVE, [receiver]
+        if first.max_queue_size is not None:
+            live += _ROOM_FOR
+            condition += [receiver, first.max_queue_size, len(messages), first.max_queue_size]
+        if self.vendor == "postgresql":
+            sent = self._send_all_postgres(messages, live, condition)
+        else:
+            sent = self._send_all_portably(messages, live, condition)
+        if not sent:
+            raise self._refusal(first)
+
+    def _send_all_postgres(self, messages: Sequence[Outgoing], live: str, condition: list[Any]) -> bool:
+        columns = [
+            [m.queue for m in messages],
+            [m.body for m in messages],
+            [m.visible_at for m in messages],
+            [m.wants_reply for m in messages],
+        ]
+        sql = _SEND_ALL_POSTGRES.format(now=self.clock.sql, live=live)
+        return bool(self.query(sql, [*condition, *columns, int(TimerKind.WAKE)])[0][0])
+
+    def _send_all_portably(self, messages: Sequence[Outgoing], live: str, condition: list[Any]) -> bool:
+        now = self.clock.now()
+        receiver = condition[0]
+        with self.atomic():
+            found = self.query(f"SELECT r.type_id FROM rivet_run r{live}", condition)
+            if not found:
+                return False
+            seen = [(m, now if m.visible_at is None else m.visible_at) for m in messages]
+            self.execute_many(
+                _INSERT, [(receiver, m.queue, m.body, now, visible, m.wants_reply) for m, visible in seen]
+            )
+            times = sorted({visible for _, visible in seen})
+            self.execute_many(
+                "INSERT INTO rivet_timer (type_id, actor_id, kind, due, priority) VALUES (%s, %s, %s, %s, 0)",
+                [(found[0][0], receiver, int(TimerKind.WAKE), at) for at in times],
+            )
+        return True
 
     def _send_once(self, message: Outgoing) -> SentRow:
         with self.atomic():

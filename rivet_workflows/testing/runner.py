@@ -146,6 +146,14 @@ class HereRunner:
         """Run ``function`` soon. What it raises is logged."""
         self._errands.append(function)
 
+    def hook(self, job: Job) -> None:
+        """Run a hook, soon. It takes as long as it takes: there is no other thread."""
+
+        def run() -> None:
+            job.run()
+
+        self._errands.append(run)
+
     def call(self, job: Job) -> None:
         """Run an action for a caller, soon."""
         self._calls.append(job)

@@ -23,6 +23,7 @@ from rivet_workflows.worker.children import ChildNews, as_end, begin
 from rivet_workflows.worker.context import StepEnvironment
 from rivet_workflows.worker.failures import FailureTeller
 from rivet_workflows.worker.guard import workflow_code
+from rivet_workflows.worker.hookjobs import HookJob
 from rivet_workflows.worker.hooks import Hooks
 from rivet_workflows.worker.inbox import Inbox
 from rivet_workflows.worker.orders import CallStart, ChildStart, Orders, StateChange, StepStart
@@ -148,14 +149,14 @@ class Carrier:
                 self.unreleased.append(release)
             return
 
-        def errand() -> None:
-            try:
-                self._hooks.sleep(held)
-            finally:
-                self._inbox.slept(held)
-
         self.sleeping[held] = release
-        self._runner.errand(errand)
+        self._runner.hook(
+            HookJob(
+                lambda wanted: self._hooks.sleep(held, wanted),
+                lambda: self._inbox.slept(held),
+                lambda: self._hooks.late(held),
+            )
+        )
 
     def _look_for_calls(self, held: list[tuple[UUID, int]]) -> None:
         answers = self._db(self._store.called, held)

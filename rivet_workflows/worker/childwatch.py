@@ -64,6 +64,11 @@ class ChildWatch:
         self._begun.pop(seq, None)
         self._unread = self._unread and bool(self._beginning)
 
+    def only(self, waiting: Container[int]) -> None:
+        """The workflow has given up what is not among these: a branch lost its race, say."""
+        for seq in [seq for seq in (*self._beginning, *self._begun) if seq not in waiting]:
+            self.ended(seq)
+
     def wakes_go(self) -> list[UUID]:
         """The actor's wakes are about to be taken away. Returns the children whose ends to read after that."""
         self._unread = self._unread or bool(self._beginning)

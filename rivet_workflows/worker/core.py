@@ -721,6 +721,8 @@ class Core:
         for seq in turn.cancels:
             for key in [key for key in holding.active if key[0] == seq]:
                 self._orders.cancels.append(holding.active.pop(key))
+        if holding.children:
+            holding.children.only(machine.calls)
         if turn.dirty or turn.must_commit or turn.takes:
             pending = holding.next_item()
             pending.add(turn, holding)

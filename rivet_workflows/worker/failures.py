@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from rivet_workflows.records import Blocked
+from rivet_workflows.worker.hookjobs import HookJob, Wanted, too_long
 from rivet_workflows.worker.orders import ErrorEvent
 from rivet_workflows.worker.runner import StepRunner
 
@@ -31,7 +32,7 @@ class FailureTeller:
         self,
         runner: StepRunner,
         catalog: Callable[[str], ActorType],
-        hook: Callable[[ActorType, ErrorEvent], None],
+        hook: Callable[[ActorType, ErrorEvent, Wanted], None],
     ) -> None:
         self._runner = runner
         self._catalog = catalog
@@ -55,21 +56,32 @@ class FailureTeller:
                 waiting.append(event)
                 return
             self._waiting[event.actor_id] = deque([event])
-        self._runner.errand(lambda: self._run_hooks(actor_type, event.actor_id))
+        self._next(actor_type, event.actor_id)
 
-    def _run_hooks(self, actor_type: ActorType, actor_id: UUID) -> None:
+    def _next(self, actor_type: ActorType, actor_id: UUID) -> None:
         """One after the other for one actor, in the order of its failures; a slow hook delays no other actor's."""
-        while True:
-            with self._lock:
-                waiting = self._waiting[actor_id]
-                if not waiting:
-                    del self._waiting[actor_id]
-                    return
-                event = waiting.popleft()
+        with self._lock:
+            waiting = self._waiting[actor_id]
+            if not waiting:
+                del self._waiting[actor_id]
+                return
+            event = waiting.popleft()
+        title = f"on_error of {event.actor_name}/{shown(event.key)}"
+
+        def work(wanted: Wanted) -> None:
             try:
-                self._hook(actor_type, event)
+                self._hook(actor_type, event, wanted)
             except BaseException:
-                logger.exception("on_error of %s/%s failed", event.actor_name, shown(event.key))
+                if wanted():
+                    logger.exception("%s failed", title)
+
+        self._runner.hook(
+            HookJob(
+                work,
+                lambda: self._next(actor_type, actor_id),
+                lambda: logger.error("%s failed: %s", title, too_long("on_error").message),
+            )
+        )
 
     @staticmethod
     def _log(event: ErrorEvent) -> None:

@@ -1,8 +1,9 @@
 """Taking up and letting go: ``create_vars`` and ``on_wake`` before a worker runs an actor, ``on_sleep`` after.
 
-They are users' code and may take long, so they run on errand threads; the core gets the actor when they are through,
-and it is given back when ``on_sleep`` is. What one raises is logged and told to ``on_error``, and changes nothing: an
-actor is not lost because its hook fails. Nobody calls ``on_sleep`` where a worker was killed or the actor is destroyed.
+They are users' code and may take long, so they run on threads of their own; the core gets the actor when they are
+through, and it is given back when ``on_sleep`` is. What one raises is logged and told to ``on_error``, and changes
+nothing: an actor is not lost because its hook fails, or does not end (``hookjobs``). Nobody calls ``on_sleep`` where a
+worker was killed or the actor is destroyed.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from rivet_workflows.exceptions import ActorNotFound
 from rivet_workflows.records import Claimed
 from rivet_workflows.worker.attempt import describe
 from rivet_workflows.worker.failures import FailureTeller
+from rivet_workflows.worker.hookjobs import HookJob, Wanted, too_long
 from rivet_workflows.worker.orders import ErrorEvent
 from rivet_workflows.worker.vars import VarsTable
 
@@ -36,6 +38,8 @@ class Hooks:
         self._catalog = catalog
         self._vars = vars
         self._failures = failures
+        #: The hook that runs, of each actor.
+        self._running: dict[Held, tuple[ActorType, str, str]] = {}
         #: Actors that were taken up and whose ``on_sleep`` is to be called, with their keys.
         self._awake: dict[Held, tuple[ActorType, str]] = {}
 
@@ -50,31 +54,39 @@ class Hooks:
         if kind is not None and "on_sleep" in kind.hooks:
             self._awake[claimed.actor_id, claimed.epoch] = (kind, claimed.key)
 
-    def wake(self, claimed: Claimed) -> None:
-        """``create_vars``, then ``on_wake``, in the calling thread."""
+    def wake(self, claimed: Claimed, wanted: Wanted = lambda: True) -> None:
+        """``create_vars``, then ``on_wake``, in the calling thread, as long as they are ``wanted``."""
         kind = self._kind(claimed)
         if kind is None:
             return
         held = claimed.actor_id, claimed.epoch
         if "create_vars" in kind.hooks:
-            made = self._run(kind, held, claimed.key, "create_vars")
-            if made is not None:
+            made = self._run(kind, held, claimed.key, "create_vars", wanted)
+            if made is not None and wanted():
                 self._vars.put(held, made[0])
-        if "on_wake" in kind.hooks:
-            self._run(kind, held, claimed.key, "on_wake")
-        self.note(claimed)
+        if "on_wake" in kind.hooks and wanted():
+            self._run(kind, held, claimed.key, "on_wake", wanted)
+        if wanted():
+            self.note(claimed)
 
     def sleeps(self, held: Held) -> bool:
         """Has it an ``on_sleep`` that is still to be called?"""
         return held in self._awake
 
-    def sleep(self, held: Held) -> None:
+    def sleep(self, held: Held, wanted: Wanted = lambda: True) -> None:
         """``on_sleep``, in the calling thread; then its vars are gone."""
         kind, key = self._awake.pop(held)
         try:
-            self._run(kind, held, key, "on_sleep")
+            self._run(kind, held, key, "on_sleep", wanted)
         finally:
             self._vars.forget(*held)
+
+    def late(self, held: Held) -> None:
+        """The hook that runs for this actor has been given up."""
+        running = self._running.pop(held, None)
+        if running is not None:
+            kind, key, hook = running
+            self._failures.tell(ErrorEvent(held[0], kind.name, key, hook, too_long(hook)))
 
     def clear(self) -> None:
         """The worker has died, or begins anew."""
@@ -88,27 +100,33 @@ class Hooks:
         except LookupError:
             return None
 
-    def _run(self, kind: ActorType, held: Held, key: str, hook: str) -> tuple[Any] | None:
+    def _run(self, kind: ActorType, held: Held, key: str, hook: str, wanted: Wanted) -> tuple[Any] | None:
         """What the hook returned; None when it raised."""
         vars = (lambda: self._vars.of(kind, held)) if hook != "create_vars" else None
+        self._running[held] = kind, key, hook
         try:
-            return (run_worker_hook(held[0], kind.name, hook, vars),)
+            return (run_worker_hook(held[0], kind.name, hook, vars, wanted),)
         except ActorNotFound:
             logger.debug("%s of a %s is not called: the actor was destroyed", hook, kind.name)
         except BaseException as error:
+            if not wanted():
+                logger.info("%s of a %s has ended after it was given up", hook, kind.name)
+                return None
             self._failures.tell(ErrorEvent(held[0], kind.name, key, hook, describe(error)))
+        finally:
+            self._running.pop(held, None)
         return None
 
 
 class Waking:
     """Actors that were claimed and are on their way through ``create_vars`` and ``on_wake``: the core has not got them
-    yet. ``submit`` runs an errand, ``tell`` is called by it when it is through, ``skip`` says that hooks are not wanted
+    yet. ``submit`` runs a job, ``tell`` is called by it when it is through, ``skip`` says that hooks are not wanted
     any more, as the worker stops."""
 
     def __init__(
         self,
         hooks: Hooks,
-        submit: Callable[[Callable[[], None]], None],
+        submit: Callable[[HookJob], None],
         tell: Callable[[Claimed], None],
         skip: Callable[[], bool],
     ) -> None:
@@ -145,12 +163,13 @@ class Waking:
         return ours
 
     def _begin(self, claimed: Claimed) -> None:
-        def errand() -> None:
-            try:
-                if not self._skip():
-                    self._hooks.wake(claimed)
-            finally:
-                self._tell(claimed)
+        def work(wanted: Wanted) -> None:
+            if not self._skip():
+                self._hooks.wake(claimed, wanted)
+
+        def late() -> None:
+            self._hooks.late((claimed.actor_id, claimed.epoch))
+            self._hooks.note(claimed)
 
         self._claimed[claimed.actor_id] = claimed
-        self._submit(errand)
+        self._submit(HookJob(work, lambda: self._tell(claimed), late))

@@ -33,6 +33,8 @@ logger = logging.getLogger("rivet_workflows.worker")
 FIRE_THREADS = 4
 #: Actions for callers that one worker runs at a time.
 CALL_THREADS = 4
+#: Hooks that one worker runs at a time.
+HOOK_THREADS = 4
 
 Deliver = Callable[[StepToken, StepReport], None]
 
@@ -76,7 +78,7 @@ class _StepJob:
 
 
 class _Errand:
-    """Work of the engine's own that must not be done on the core's thread: merges, hooks."""
+    """Work of the engine's own that must not be done on the core's thread: merges, tidying up."""
 
     __slots__ = ("_function",)
 
@@ -112,6 +114,7 @@ class StepRunner:
         threads: int,
         concurrency: int,
         exhausted: Callable[[], None] = lambda: None,
+        hooks_exhausted: Callable[[], None] = lambda: None,
         atomics: Atomics | None = None,
     ) -> None:
         self._env = env
@@ -126,6 +129,8 @@ class StepRunner:
         self._errands = Threads(2, "rivet-errand", self.outages)
         # Apart from both: scheduled actions are users' code, and may wait for rows.
         self._fires = Threads(FIRE_THREADS, "rivet-fire", self.outages)
+        # And hooks, which may never end.
+        self._hooks = Threads(HOOK_THREADS, "rivet-hook", self.outages, hooks_exhausted)
         # And those that callers wait for.
         self._calls = Threads(CALL_THREADS, "rivet-call", self.outages, self._calls_exhausted)
         self._loop = WatchedLoop(
@@ -178,6 +183,10 @@ class StepRunner:
         """As :meth:`errand`, on the threads of scheduled actions."""
         self._fires.submit([_Errand(function)])
 
+    def hook(self, job: Job) -> None:
+        """Run a hook."""
+        self._hooks.submit([job])
+
     def call(self, job: Job) -> None:
         """Run an action for a caller."""
         self._calls.submit([job])
@@ -196,12 +205,14 @@ class StepRunner:
         self._errands.stop(finish=True)
         self._fires.stop()
         self._calls.stop()
+        self._hooks.stop(finish=True)
         ended = self._loop.stop(timeout)
         return (
             self._threads.join(timeout if ended else 0)
             and self._errands.join(timeout if ended else 0)
             and self._fires.join(timeout if ended else 0)
             and self._calls.join(timeout if ended else 0)
+            and self._hooks.join(timeout if ended else 0)
             and ended
         )
 

@@ -99,7 +99,7 @@ class Session:
         self._called = True
         self._firing = firing
         self._waking = Waking(
-            hooks, runner.errand, inbox.woken, lambda: control.stopping or self._lost is not None
+            hooks, runner.hook, inbox.woken, lambda: control.stopping or self._lost is not None
         )
         self._habits = habits
         #: Something is to be claimed, as far as known. True at the start, for what lay there before.

@@ -41,6 +41,7 @@ from rivet_workflows.worker.core import Core, CoreLimits
 from rivet_workflows.worker.dbtime import DatabaseTime
 from rivet_workflows.worker.failures import FailureTeller
 from rivet_workflows.worker.firing import Firing
+from rivet_workflows.worker.hookjobs import Wanted
 from rivet_workflows.worker.hooks import Hooks
 from rivet_workflows.worker.inbox import Inbox
 from rivet_workflows.worker.orders import ErrorEvent, StateChange
@@ -48,7 +49,7 @@ from rivet_workflows.worker.patience import OUTAGES, GivenUp, Patience, insist
 from rivet_workflows.worker.ports import WorkerStore
 from rivet_workflows.worker.programs import engine_limits, make_program
 from rivet_workflows.worker.pulse import Pulse
-from rivet_workflows.worker.runner import CALL_THREADS, FIRE_THREADS, StepRunner
+from rivet_workflows.worker.runner import CALL_THREADS, FIRE_THREADS, HOOK_THREADS, StepRunner
 from rivet_workflows.worker.session import Habits, Session
 from rivet_workflows.worker.stepclient import StepClient
 from rivet_workflows.worker.vars import VarsTable
@@ -136,6 +137,7 @@ class Worker:
             threads=options.threads,
             concurrency=options.concurrency,
             exhausted=self._exhausted,
+            hooks_exhausted=self._hooks_exhausted,
             atomics=Atomics(
                 store.alias,
                 self._commit_atomic,
@@ -332,8 +334,8 @@ class Worker:
             ", ".join(codes) or "no actors: none has a workflow",
             self._store.alias,
             self._store.vendor,
-            # Core, heartbeat, listener, errands; fires, calls; a thread per def step; one per async step with the ORM.
-            5 + FIRE_THREADS + CALL_THREADS + options.threads + options.concurrency,
+            # Core, heartbeat, listener, errands; fires, calls, hooks; per def step; per async step that uses the ORM.
+            5 + FIRE_THREADS + CALL_THREADS + HOOK_THREADS + options.threads + options.concurrency,
         )
 
     def _ring(self, items: Sequence[CommitItem]) -> None:
@@ -371,6 +373,14 @@ class Worker:
         """On a step's thread, in the transaction of an atomic step."""
         return self._store.lock_state(actor_id, settings.ACTION_LOCK_TIMEOUT)
 
+    def _hooks_exhausted(self) -> None:
+        logger.critical(
+            "All %d threads for hooks are stuck in hooks that ran past HOOK_TIMEOUT; this worker ends with code 1, to "
+            "be started again by whatever supervises it",
+            2 * HOOK_THREADS,
+        )
+        self.stop("every thread for hooks is stuck", exit_code=1)
+
     def _exhausted(self) -> None:
         logger.critical(
             "All %d step threads are stuck in steps that ran past their timeouts; this worker ends with code 1, to be "
@@ -384,5 +394,5 @@ def _program(claimed: Claimed) -> Program:
     return make_program(registry.get(claimed.name), claimed.actor_id, keys.decode(claimed.key))
 
 
-def _run_error_hook(actor_type: ActorType, event: ErrorEvent) -> None:
-    run_hook(event.actor_id, actor_type.name, "on_error", event)
+def _run_error_hook(actor_type: ActorType, event: ErrorEvent, wanted: Wanted) -> None:
+    run_hook(event.actor_id, actor_type.name, "on_error", event, wanted=wanted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -425,3 +426,22 @@ def test_random_on_the_outer_context_is_refused_where_a_replay_may_not_pass(driv
 
     for run in (loop, branch):
         assert "outer context" in drive(run).error.error.message
+
+
+def test_thirty_levels_hold_and_the_next_is_refused_where_it_is_made(drive: Drive) -> None:
+    def nest(depth: int) -> Any:
+        async def run(ctx: Any) -> Any:
+            async def within(ctx: Any, left: int) -> Any:
+                if not left:
+                    return await ctx.step("deep", echo, depth)
+                outcome = await ctx.try_block("block", functools.partial(within, left=left - 1))
+                return outcome.unwrap()
+
+            return await within(ctx, depth)
+
+        return run
+
+    assert drive(nest(30)).output == 30
+    failed = drive(nest(31))
+    assert failed.lifecycle is Lifecycle.FAILED
+    assert "31 loops, branches and blocks deep, and 30 is the most" in str(failed.error)

@@ -201,3 +201,47 @@ def test_a_life_04_a_worker_calls_them_and_hands_back_after_on_sleep(side: SideD
     assert seen.index("do one ['open']") < seen.index("on_wake slow") < seen.index("do two ['open']")
     assert slow.get() == quick.get() == ["slept"]
     assert not Run.objects.using(side.alias).filter(owner_id__isnull=False).exists()
+
+
+@sidedb.both
+def test_a_life_05_hooks_that_never_end_are_told_and_keep_nobody_from_theirs(
+    side: SideDatabase, settings: Any, caplog: Any
+):
+    seen: list[str] = []
+    never, served = threading.Event(), threading.Event()
+    settings.RIVET_WORKFLOWS = {"DATABASE": side.alias, "HOOK_TIMEOUT": 0.2}
+
+    def wake(self, c):
+        seen.append(f"on_wake {self.key}")
+        if self.key != "good":
+            assert never.wait(LONG)
+            c.state.append("late")
+
+    def do(self, step, text):
+        seen.append(f"do {self.key}")
+        if self.key == "good":
+            served.set()
+
+    Keeper = declare(seen, on_wake=wake)
+    Keeper.do = do
+    # As many as there are threads for hooks.
+    stuck = [client.get_or_create(Keeper, str(n)) for n in range(4)]
+    options = WorkerOptions.from_settings(grace=LONG)
+    worker = Worker(replace(options, habits=replace(options.habits, heartbeat=0.2)), side.store)
+    worker.start()
+    try:
+        for handle in stuck:
+            handle.send("work", "x")
+        client.get_or_create(Keeper, "good").send("work", "x")
+        assert served.wait(LONG)
+        for handle in stuck:  # they run without what their hook would have done
+            while not [entry for entry in handle.history() if entry.kind == "step" and entry.done_at]:
+                assert never.wait(0.05) is False
+    finally:
+        never.set()
+        worker.stop()
+        assert worker.wait(LONG) == 0
+    assert all(handle.get() == ["slept"] for handle in stuck)
+    told = [record.getMessage() for record in caplog.records if "HOOK_TIMEOUT" in record.getMessage()]
+    assert len(told) >= 4
+    assert sum(text.startswith("on_error on_wake") for text in seen) == 4

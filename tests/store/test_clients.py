@@ -239,3 +239,38 @@ def test_worker_verbs_inside_a_transaction_of_a_test(store: Store, worker: int, 
         assert [r.outcome for r in store.commit_group([bad])] == [Commit.OK]
         transaction.set_rollback(True)
     assert not Run.objects.exists()
+
+
+@pytest.mark.parametrize("count", [2, 50])
+def test_many_messages_to_one_receiver_lie_in_their_order_with_their_wakes(
+    store: Store, make: Make, count: int, django_assert_max_num_queries: Any
+) -> None:
+    actor = make()
+    Timer.objects.all().delete()
+    messages = [
+        Outgoing(actor.id, f"q{n % 2}", str(n), visible_at=5_000 if n == 1 else None, max_queue_size=count)
+        for n in range(count)
+    ]
+    with django_assert_max_num_queries(8):
+        store.send_all(messages)
+    assert [m.body for m in Message.objects.order_by("id")] == [str(n) for n in range(count)]
+    assert Timer.objects.filter(due=5_000).count() == 1
+    assert Timer.objects.count() == 2
+    with pytest.raises(QueueFull, match=f"holds {count} messages"):
+        store.send_all(messages)
+    assert Message.objects.count() == count
+
+
+def test_many_messages_to_nobody_are_refused(store: Store, make: Make) -> None:
+    actor = make()
+    store.destroy(actor.id)
+    with pytest.raises(ActorNotFound):
+        store.send_all([Outgoing(actor.id, "q", "1"), Outgoing(actor.id, "q", "2")])
+    assert not Message.objects.exists()
+
+
+def test_many_messages_with_keys_are_sent_once_each(store: Store, make: Make) -> None:
+    actor = make()
+    one = Outgoing(actor.id, "q", "1", dedupe_hash="h", dedupe_until=2**62)
+    store.send_all([one, one, Outgoing(actor.id, "q", "2")])
+    assert [m.body for m in Message.objects.order_by("id")] == ["1", "2"]

@@ -1,9 +1,8 @@
-"""``@action(on_worker=True)`` across processes: through the database and its bell, never twice, also when they die."""
+"""``@action(on_worker=True)`` across processes that die: never twice, and a clear answer."""
 
 from __future__ import annotations
 
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,7 +13,7 @@ import pytest
 from django.db import connections
 
 from rivet_workflows import NoWorker, client
-from rivet_workflows.models import Call, Run
+from rivet_workflows.models import Call
 from rivet_workflows.registry import registry
 from tests import sidedb
 from tests.processes import LONG, WorkerProcess
@@ -60,7 +59,7 @@ def start(side: SideDatabase, ledger: Path, gate: Path) -> Iterator[Callable[...
     started: list[WorkerProcess] = []
 
     def start(*arguments: str, **options: Any) -> WorkerProcess:
-        options["settings"] = {"WORKER_ACTION_TIMEOUT": PATIENCE} | options.get("settings", {})
+        options["settings"] = {"WORKER_ACTION_TIMEOUT": PATIENCE, "LEASE": 5.0} | options.get("settings", {})
         started.append(WorkerProcess(side, *arguments, ledger=ledger, gate=gate, **options))
         return started[-1]
 
@@ -89,38 +88,6 @@ def until(happened: Callable[[], Any]) -> Any:
         assert time.monotonic() < end, "it has not happened"
         time.sleep(0.02)
     return value
-
-
-def test_calls_from_many_threads_run_one_at_a_time_in_the_one_process_that_holds_the_actor(
-    side: SideDatabase, start: Any, aside: Any
-):
-    for worker in [start(), start()]:
-        worker.wait_ready()
-    for name, handle in [("counter", client.create("counter")), ("plain", client.create("plain"))]:
-        results = [call.result(LONG) for call in [aside(handle.there) for _ in range(24)]]
-        assert sorted(r[-2] for r in results) == list(range(1, 25)), name
-        assert len({r[-1] for r in results}) == 1, name
-    assert not Call.objects.using(side.alias).exists()
-
-
-def test_they_and_ordinary_actions_are_serialised_on_the_state(side: SideDatabase, start: Any, aside: Any):
-    start().wait_ready()
-    counter = client.create("counter")
-    calls = [aside(call) for _ in range(12) for call in (counter.here, counter.there)]
-    seen = [result if isinstance(result, int) else result[0] for result in (c.result(LONG) for c in calls)]
-    assert sorted(seen) == list(range(1, 25))
-
-
-def test_a_call_that_was_made_before_the_worker_starts_is_waited_for(
-    side: SideDatabase, start: Any, aside: Any
-):
-    counter = client.create("counter")
-    plain = client.create("plain")
-    calls = [aside(counter.there), aside(plain.there)]
-    until(lambda: Call.objects.using(side.alias).count() == 2)
-    start()
-    assert calls[0].result(LONG)[:2] == (1, 1)
-    assert calls[1].result(LONG)[0] == 1
 
 
 def test_when_its_worker_is_killed_the_caller_is_told_and_nothing_is_stored_or_done_again(
@@ -163,53 +130,6 @@ def test_a_worker_that_dies_around_the_commit_has_done_it_once_or_not_at_all(
     assert counter.there()[:2] == (count + 1, 1)
 
 
-def test_a_call_whose_caller_gave_up_is_rolled_back_at_its_end(
-    side: SideDatabase, start: Any, ledger: Path, gate: Path, settings: Any, monkeypatch: pytest.MonkeyPatch
-):
-    process, counter = start(), client.create("counter")
-    process.wait_ready()
-    monkeypatch.setattr("rivet_workflows.client.workercalls.call_timeout", lambda _: 1.5)
-    if side.store.vendor == "sqlite":
-        connections[side.alias].settings_dict["OPTIONS"]["timeout"] = 0.5
-        connections[side.alias].close()
-    with pytest.raises(NoWorker, match="did not end within") as told:
-        counter.heavy()
-    assert told.value.metadata == {"reason": "not_ended"}
-    gate.unlink()
-    until(lambda: ledger.read_text() == "slow begun\nslow ended\n")
-    process.wait_for("still runs after|was withdrawn")
-    assert until(lambda: counter.here()) == 1  # once the state is free: nothing of it was stored
-    assert counter.there()[:2] == (2, 1)
-
-
-def test_a_worker_that_stops_ends_what_runs_and_leaves_the_rest_to_others(
-    side: SideDatabase, start: Any, aside: Any, ledger: Path, gate: Path
-):
-    first, counter = start(), client.create("counter")
-    first.wait_ready()
-    slow = aside(counter.slow)
-    until(lambda: ledger.read_text() == "slow begun\n")
-    behind = aside(counter.there)
-    until(lambda: Call.objects.using(side.alias).count() == 2)
-    first.signal(signal.SIGTERM)
-    first.wait_for("Letting 1 running steps finish")
-    gate.unlink()
-    assert slow.result(LONG) == first.process.pid
-    assert first.wait() == 0
-    second = start()
-    assert behind.result(LONG) == (1, 1, second.process.pid)
-
-
-def test_a_guest_is_given_back_with_its_worker(side: SideDatabase, start: Any):
-    process, plain = start(), client.create("plain")
-    process.wait_ready()
-    assert plain.there()[0] == 1
-    assert Run.objects.using(side.alias).filter(owner_id__isnull=False).count() == 1
-    process.signal(signal.SIGTERM)
-    assert process.wait() == 0
-    assert not Run.objects.using(side.alias).filter(owner_id__isnull=False).exists()
-
-
 def test_a_killed_workers_guests_are_free_for_others_and_their_workflows_stay_over(
     side: SideDatabase, start: Any
 ):
@@ -224,31 +144,3 @@ def test_a_killed_workers_guests_are_free_for_others_and_their_workflows_stay_ov
     assert counter.recover()
     until(lambda: str(counter.status()) == "sleeping")
     assert counter.there()[0] == 3
-
-
-def test_the_bell_brings_the_call_and_the_answer(side: SideDatabase, start: Any):
-    """Polling alone would take a minute each way."""
-    process = start(settings={"POLL_INTERVAL": 60.0, "LEASE": 120.0, "HEARTBEAT": 60.0})
-    process.wait_ready()
-    handles = [client.create("counter"), client.create("plain")]
-    began = time.monotonic()
-    for handle in handles:
-        for number in (1, 2, 3):
-            assert handle.there()[-2] == number
-    assert time.monotonic() - began < 30
-
-
-def test_in_one_process_with_the_server_it_works_as_well(side: SideDatabase):
-    """As under ``rivet_dev``."""
-    from rivet_workflows.worker.shell import Worker, WorkerOptions
-
-    worker = Worker(WorkerOptions.from_settings(grace=LONG), side.store)
-    worker.start()
-    try:
-        counter = client.create("counter")
-        ids = {counter.there()[1:] for _ in range(3)}
-        assert {n for n, _ in ids} == {1, 2, 3}
-        assert threading.active_count() > 1
-    finally:
-        worker.stop()
-        assert worker.wait(LONG) == 0
