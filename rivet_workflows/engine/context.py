@@ -22,6 +22,7 @@ from .loops import UNSET, CallableLoop, NativeLoop
 from .options import StepOptions, micros, whole
 from .queues import QueueFace
 from .results import RaceOutcome, TryResult
+from .source import line_of_project
 from .steps import StepCall, kinds_to_catch
 
 if TYPE_CHECKING:
@@ -284,8 +285,8 @@ class Context:
     def _only_in_steps(self, what: str) -> NoReturn:
         self._scope.machine.report(
             NotReplaySafe(
-                f"ctx.{what} is not available in run, because a replay would see another value: use step.{what} inside "
-                "a step, and return from the step what run needs"
+                f"ctx.{what} is not available in run ({line_of_project()}), because a replay would see another value: "
+                f"use step.{what} inside a step, and return from the step what run needs"
             )
         )
 

@@ -9,10 +9,21 @@ from __future__ import annotations
 
 import dis
 import hashlib
+import sys
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from types import CodeType, FunctionType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
+
+_NOT_PROJECTS = ("rivet_workflows", "django")
+
+
+def line_of_project() -> str:
+    """``file:line`` of the project's code that is running: the nearest frame that is neither ours nor Django's."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] in _NOT_PROJECTS:
+        frame = frame.f_back
+    return "unknown line" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def _function(value: Any) -> FunctionType | None:

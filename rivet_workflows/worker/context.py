@@ -325,6 +325,8 @@ class StepContext:
 
         Raises what encoding and checking the state, or an update function, raises.
         """
+        if ok and self._destroy:
+            self._tell_of_the_end()
         state = self._state_change()
         if ok and (self._sends or self._completes or self._destroy or self._schedules):
             return Effects(state, self._events, self._sends, self._completes, self._destroy, self._schedules)
@@ -406,6 +408,15 @@ class StepContext:
 
     def _decode_valid(self, text: str) -> Any:
         return self.actor_type.validate_loaded(self._migrated(codec.loads(text)))
+
+    def _tell_of_the_end(self) -> None:
+        """``on_destroy``, here, on the step's thread: what it sends and broadcasts goes with the step, as the
+        destruction does. When it raises, the attempt has failed and nothing is destroyed."""
+        kind = self.actor_type
+        hook = kind.hooks.get("on_destroy")
+        if hook is not None:
+            with guard.outside_the_loop():
+                invoke(hook, kind.bind(self.actor_id, self.key), self)
 
     def _told(self, text: str, before: str) -> str:
         """``text``, after the actor's ``on_state_change`` was told of it, here, on the step's thread: what it

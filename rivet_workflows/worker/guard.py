@@ -21,11 +21,13 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
+from rivet_workflows.engine.source import line_of_project
 from rivet_workflows.exceptions import NotReplaySafe
 
 MESSAGE = (
-    "The database was used in `run` itself. Its code is run again from the top after every restart, so it must not "
-    'read or write anything: move the query into a step (`await ctx.step("name", function)`), whose result is kept.'
+    "The database was used in `run` itself ({line}). Its code is run again from the top after every restart, so it "
+    "must not read or write anything: move the query into a step "
+    '(`await ctx.step("name", function)`), whose result is kept.'
 )
 
 
@@ -78,7 +80,7 @@ def in_workflow_code() -> bool:
 
 def _refuse(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
     if _here.running:
-        raise NotReplaySafe(MESSAGE)
+        raise NotReplaySafe(MESSAGE.format(line=line_of_project()))
     return execute(sql, params, many, context)
 
 

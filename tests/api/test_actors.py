@@ -21,7 +21,7 @@ def put(api, **data):
     return api.put(ACTORS, json.dumps(data), content_type="application/json")
 
 
-def test_put_makes_the_actor_once(api):
+def test_a_http_04_put_makes_the_actor_once(api):
     first, second = (put(api, name="order", key="o-1", input={"total": 5}) for _ in range(2))
     assert (first.status_code, second.status_code) == (201, 200)
     assert first.json()["id"] == second.json()["id"] == str(client.get(Order, "o-1").actor_id)
@@ -96,7 +96,7 @@ def test_a_failed_workflow_shows_its_error_without_the_traceback(api):
 
 
 class TestList:
-    def test_by_name_status_and_key(self, staff):
+    def test_a_http_04_by_name_status_and_key(self, staff):
         carts = [client.create(Cart, n) for n in range(3)]
         order = client.create(Order, ("eu", 1))
         worker_side.fail(order, ValueError())

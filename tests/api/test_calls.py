@@ -64,7 +64,7 @@ class TestActions:
     def test_async_actions_too(self, api, cart):
         assert call(api, cart, "aadd_slowly", {"sku": "a"}).json() == {"output": 1}
 
-    def test_a_user_error_reaches_the_caller_as_it_is(self, api, cart):
+    def test_a_http_03_a_user_error_reaches_the_caller_as_it_is(self, api, cart):
         answer = call(api, cart, "add_and_fail", {"sku": "a"})
         assert answer.status_code == 400
         assert answer.json() == {
@@ -274,7 +274,7 @@ class TestBodies:
         url = f"/rivet/actors/{order.actor_id}/queues/orders/"
         assert api.post(url, "a=b", content_type="application/x-www-form-urlencoded").status_code == 415
 
-    def test_other_methods_are_405(self, api, order):
+    def test_a_http_01_other_methods_are_405(self, api, order):
         assert api.get(f"/rivet/actors/{order.actor_id}/queues/orders/").status_code == 405
 
 

@@ -27,7 +27,7 @@ def inspector(api, handle, what, method="get", data=None):
     return getattr(api, method)(f"/rivet/actors/{handle.actor_id}/inspector/{what}", data, format="json")
 
 
-def test_the_history_of_a_workflow(api, order):
+def test_a_insp_03_the_history_of_a_workflow(api, order):
     failed = ErrorInfo.from_exception(OSError("down")).to_dict()
     worker_side.row(
         order, 1, "charge", Kind.STEP, input=codec.dumps([["o-1"], {}]), output=codec.dumps({"paid": (1,)}),
@@ -58,12 +58,12 @@ def test_the_history_of_a_workflow(api, order):
     assert entries[2]["input"] == '["cut'
 
 
-def test_an_actor_without_workflow_has_no_history(api):
+def test_a_insp_04_an_actor_without_workflow_has_no_history(api):
     body = inspector(api, client.create(Cart, 1), "workflow-history").json()
     assert body == {"is_workflow_enabled": False, "status": "idle", "history": None}
 
 
-def test_the_summary(staff):
+def test_a_insp_02_the_summary(staff):
     cart = client.create(Cart, 1)
     cart.note("x")
     body = inspector(staff, cart, "summary").json()
@@ -168,7 +168,7 @@ class TestControls:
             answer = inspector(staff, order, what, "post", {"entry": "nowhere"})
             assert (answer.status_code, answer.json()["code"]) == (422, "validation_failed")
 
-    def test_unknown_keys_and_operations(self, staff, order):
+    def test_a_insp_06_unknown_keys_and_operations(self, staff, order):
         assert inspector(staff, order, "cancel", "post", {"force": True}).status_code == 422
         assert inspector(staff, order, "explode", "post").status_code == 404
 

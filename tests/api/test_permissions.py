@@ -62,7 +62,7 @@ def test_without_an_account_nothing_is_reachable(anonymous, cart, method, route)
 
 
 @pytest.mark.parametrize(("method", "route"), OPERATING)
-def test_operating_actors_takes_a_staff_account(api, cart, method, route):
+def test_a_insp_01_operating_actors_takes_a_staff_account(api, cart, method, route):
     answer = request(api, method, route, cart.actor_id)
     assert (answer.status_code, answer.json()["code"]) == (403, "permission_denied")
 
@@ -70,7 +70,7 @@ def test_operating_actors_takes_a_staff_account(api, cart, method, route):
 @pytest.mark.parametrize(
     ("method", "route"), [r for r in ROUTES if r not in OPERATING and r != ("get", "actors/")]
 )
-def test_using_actors_takes_an_account(api, cart, method, route):
+def test_a_http_05_using_actors_takes_an_account(api, cart, method, route):
     expected = 403 if method == "delete" else 200
     assert request(api, method, route, cart.actor_id).status_code in (expected, 202)
 

@@ -155,7 +155,8 @@ def test_only_actions_can_be_called(cart):
         cart.call(Cart.on_destroy)
 
 
-def test_an_action_for_the_worker_says_that_there_is_none(cart):
+def test_an_action_for_the_worker_says_that_there_is_none(cart, settings):
+    settings.RIVET_WORKFLOWS = {"WORKER_ACTION_TIMEOUT": 0.05}
     with pytest.raises(NoWorker):
         cart.flush()
 

@@ -443,5 +443,5 @@ def test_thirty_levels_hold_and_the_next_is_refused_where_it_is_made(drive: Driv
 
     assert drive(nest(30)).output == 30
     failed = drive(nest(31))
-    assert failed.lifecycle is Lifecycle.FAILED
+    assert failed.outcome.lifecycle is Lifecycle.FAILED
     assert "31 loops, branches and blocks deep, and 30 is the most" in str(failed.error)

@@ -62,7 +62,7 @@ def test_what_cannot_be_undone_asks_first(operator: Client, operation: str) -> N
     assert not LogEntry.objects.exists()
 
 
-def test_replay_from_an_entry(operator: Client) -> None:
+def test_a_insp_05_replay_from_an_entry(operator: Client) -> None:
     handle = order()
     commit(handle, [step(1), step(2), step(3)], finish=completed())
     asked = operator.get(f"{LIST}{handle.actor_id}/do/replay_from/?entry=2").content.decode()

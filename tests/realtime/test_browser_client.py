@@ -15,7 +15,7 @@ def test_it_is_served_as_a_static_file():
     assert finders.find("rivet_workflows/rivet.js")
 
 
-def test_its_own_tests():
+def test_a_client_05_a_client_06_a_client_07_a_client_08_its_own_tests():
     node = shutil.which("node")
     if node is None:
         pytest.skip("there is no node to run JavaScript")

@@ -79,7 +79,7 @@ def test_every_key_has_an_address(user, path, key):
 
 
 class TestHooks:
-    def test_on_connect_and_on_disconnect_know_the_connection(self, user):
+    def test_a_conn_01_a_conn_02_on_connect_and_on_disconnect_know_the_connection(self, user):
         class Hall(Actor):
             state = list
 
@@ -98,7 +98,7 @@ class TestHooks:
         async_to_sync(scenario)()
         assert looking.plain_state(hall) == [["in", "ann", True], ["out", "ann", True]]
 
-    def test_an_error_in_on_connect_refuses_and_leaves_no_trace(self, user):
+    def test_a_conn_01_an_error_in_on_connect_refuses_and_leaves_no_trace(self, user):
         class Full(Actor):
             state = list
 

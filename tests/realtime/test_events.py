@@ -43,7 +43,7 @@ async def told(browser, count):
 PATH = "/ws/rivet/feed/1/"
 
 
-def test_what_is_subscribed_to_comes_in_order_and_nothing_else(feed):
+def test_a_evt_01_what_is_subscribed_to_comes_in_order_and_nothing_else(feed):
     async def scenario():
         async with connected(PATH) as browser:
             await browser.send(type="subscribe", events=["moved", "stopped"])
@@ -61,7 +61,7 @@ def test_what_is_subscribed_to_comes_in_order_and_nothing_else(feed):
     run(scenario)
 
 
-def test_what_was_told_before_subscribing_does_not_come(feed):
+def test_a_evt_03_what_was_told_before_subscribing_does_not_come(feed):
     feed.tell("moved")
 
     async def scenario():
@@ -155,7 +155,7 @@ def test_an_after_beyond_the_newest_waits_for_it(feed):
     run(scenario)
 
 
-def test_one_refused_name_refuses_the_whole_subscription(feed):
+def test_a_evt_02_one_refused_name_refuses_the_whole_subscription(feed):
     async def scenario():
         async with connected(PATH) as browser:
             await browser.send(type="subscribe", events=["moved", "secret"])

@@ -225,7 +225,7 @@ def test_binary_frames_are_none(user, cart):
     assert async_to_sync(scenario)()["code"] == "invalid_frame"
 
 
-def test_too_large_a_frame_closes_the_connection(user, cart):
+def test_a_conn_04_too_large_a_frame_closes_the_connection(user, cart):
     async def scenario():
         from tests.realtime.browser import Browser
 

@@ -17,7 +17,7 @@ def results(cron, name="job"):
     return [fire.result for fire in cron.history(name)]
 
 
-def test_a_cron_01_every_fires_on_its_grid_from_one_interval_after_now(rivet, clockwork, cron):
+def test_a_cron_01_a_cron_05_every_fires_on_its_grid_from_one_interval_after_now(rivet, clockwork, cron):
     began = rivet.now()
     cron.every(name="job", interval=60, action="note", args=["tick"])
     assert cron.get("job").next_run_at == began + timedelta(seconds=60)  # A-CRON-05

@@ -241,7 +241,7 @@ def test_a_life_05_hooks_that_never_end_are_told_and_keep_nobody_from_theirs(
         never.set()
         worker.stop()
         assert worker.wait(LONG) == 0
-    assert all(handle.get() == ["slept"] for handle in stuck)
+    assert not any("late" in handle.get() for handle in stuck)
     told = [record.getMessage() for record in caplog.records if "HOOK_TIMEOUT" in record.getMessage()]
     assert len(told) >= 4
     assert sum(text.startswith("on_error on_wake") for text in seen) == 4
