@@ -106,7 +106,8 @@ class Handle:
         ``delay``: seconds until it can be received. ``dedupe_key``: a second send with it to this queue within seven
         days (``DEDUPE_PERIOD``) sends nothing and is a ``duplicate``. ``wait``: until the actor completes the
         message, at most ``timeout`` seconds (None: no bound); then the message stays queued and the status is
-        ``timed_out``.
+        ``timed_out``. Where the run took the message without completing it, or ended, it is ``failed``: no answer will
+        come.
 
         Raises ``ActorNotFound``, ``QueueNotFound``, ``QueueFull``, ``ValidationFailed``, ``SerializationError``,
         ``PayloadTooLarge``; ``RuntimeError`` for ``wait`` inside a transaction.

@@ -8,6 +8,7 @@ and stores nothing; its thread is given up for lost, and the next call of the ac
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -50,6 +51,8 @@ class CallJob:
         self._vars = vars
         self._ended = ended
         self._late = False
+        #: Taken by whoever ends it: its end, or its time.
+        self._over = threading.Lock()
         left = (start.call.until - now()) / 1e6
         #: Seconds that it may run.
         self.timeout = max(0.01, min(left, self._own_timeout()))
@@ -61,11 +64,13 @@ class CallJob:
             logger.exception("The call of %s broke off", self._title)
             return False
         finally:
-            if not self._late:
+            if self._over.acquire(blocking=False):
                 self._ended(self.start)
 
     def time_out(self) -> None:
         """Its caller has gone, and what it does is not stored."""
+        if not self._over.acquire(blocking=False):
+            return
         self._late = True
         logger.error(
             "%s still runs after %.3g s, when nobody waits for it any more; it keeps its thread, and nothing of it "

@@ -7,6 +7,7 @@ is dropped. Its thread stays with it; another takes its place, up to twice as ma
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 
 from rivet_workflows.conf import settings
@@ -32,6 +33,8 @@ class HookJob:
         self._ended = ended
         self._tell_late = late
         self._late = False
+        #: Taken by whoever ends it: its end, or its time.
+        self._over = threading.Lock()
 
     def run(self) -> bool:
         try:
@@ -40,12 +43,14 @@ class HookJob:
             logger.exception("A hook broke off")
             return False
         finally:
-            if not self._late:
+            if self._over.acquire(blocking=False):
                 self._ended()
         return True
 
     def time_out(self) -> None:
         """It has run for too long."""
+        if not self._over.acquire(blocking=False):
+            return
         self._late = True
         try:
             self._tell_late()

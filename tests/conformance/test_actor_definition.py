@@ -308,7 +308,7 @@ def test_a_lim_max_payload_of_a_steps_result(rivet, settings):
 
     class Returning(Actor):
         async def run(self, ctx):
-            await ctx.step("give", self.give, max_retries=0)
+            return await ctx.step("give", self.give, max_retries=0)
 
         def give(self, step):
             return step.input
