@@ -11,7 +11,7 @@ then others may hold its actors, so it lets go of all and the worker begins anot
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
@@ -75,10 +75,10 @@ class Session:
         time: DatabaseTime,
         control: Control,
         types: dict[str, str],
-        serves: list[str],
         firing: Firing,
         hooks: Hooks,
         habits: Habits,
+        serves: Sequence[str] = (),
         maintain: Callable[[Callable[[], bool]], Any] = lambda _stopping: None,
         monotonic: Callable[[], float] = monotonic,
     ) -> None:

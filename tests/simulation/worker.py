@@ -20,6 +20,7 @@ from rivet_workflows.worker.carry import Carrier
 from rivet_workflows.worker.children import ChildNews, as_end
 from rivet_workflows.worker.control import Control
 from rivet_workflows.worker.core import Core
+from rivet_workflows.worker.hookjobs import HookJob
 from rivet_workflows.worker.inbox import Inbox
 from rivet_workflows.worker.orders import ChildStart, ErrorEvent, StepReport, StepStart, StepToken
 from rivet_workflows.worker.patience import OUTAGES, GivenUp
@@ -67,13 +68,13 @@ class Hooks:
 
     def note(self, claimed: Claimed) -> None: ...
 
-    def wake(self, claimed: Claimed) -> None:
+    def wake(self, claimed: Claimed, _wanted: Any = None) -> None:
         self._awake.add((claimed.actor_id, claimed.epoch))
 
     def sleeps(self, held: tuple[UUID, int]) -> bool:
         return held in self._awake
 
-    def sleep(self, held: tuple[UUID, int]) -> None:
+    def sleep(self, held: tuple[UUID, int], _wanted: Any = None) -> None:
         self._awake.discard(held)
 
 
@@ -108,6 +109,12 @@ class Runner:
 
     def errand(self, function: Callable[[], None]) -> None:
         self.errands.append(function)
+
+    def hook(self, job: HookJob) -> None:
+        def run() -> None:
+            job.run()
+
+        self.errands.append(run)
 
     def end(self, token: StepToken, report: StepReport | None = None) -> None:
         """The attempt returns."""
