@@ -1,5 +1,6 @@
 # make test   the test suite            ARGS="-k queue -x" goes to pytest; JOBS=0 for one process
 # make lint   everything static: format, rules, types, imports, migrations
+# make bench  the benchmarks, some minutes   ARGS="A,B --runs 3 --databases sqlite"; docs/benchmarks.md says more
 # make demo   a shop that sells, crashes and recovers; ARGS=--check runs it headless
 #
 # Everything runs in a virtual environment made here from pyproject.toml: python3 (3.11 or newer) and make are
@@ -16,7 +17,7 @@ ARGS ?=
 # Processes that test side by side. Much of the suite waits for databases, browsers and other processes.
 JOBS ?= 2
 
-.PHONY: venv test lint format demo clean
+.PHONY: venv test lint format bench demo clean
 .DEFAULT_GOAL := test
 
 venv: $(STAMP)
@@ -41,6 +42,9 @@ lint: venv
 format: venv
 	"$(BIN)/ruff" check --fix .
 	"$(BIN)/ruff" format .
+
+bench: venv
+	"$(BIN)/python" -m tests.benchmarks $(ARGS)
 
 demo: venv
 	@"$(BIN)/python" demo_project/demo.py $(ARGS)

@@ -34,22 +34,8 @@ def sync_work(step: Any, n: int) -> int:
     return n + 1
 
 
-async def nothing(step: Any, n: int) -> int:
-    return n
-
-
 def nothing_sync(step: Any, n: int) -> int:
     return n
-
-
-class Steps(Actor, name="bench_steps"):
-    """The benchmarks' workflow: steps that do nothing."""
-
-    async def run(self, ctx: Any) -> int:
-        function = nothing_sync if ctx.input.get("sync") else nothing
-        for n in range(ctx.input["steps"]):
-            await ctx.step("step", function, n)
-        return int(ctx.input["steps"])
 
 
 class Story(Actor, name="story"):

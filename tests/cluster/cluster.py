@@ -82,15 +82,17 @@ def execute(server: str, *statements: str) -> list[tuple[Any, ...]]:
         return list(cursor.fetchall()) if cursor.description else []
 
 
-def setup(url: str) -> None:
-    """Django in this process, on that database, migrated."""
+def setup(url: str, settings: str | None = None) -> None:
+    """Django in this process and in its workers, on that database, migrated."""
     os.environ["RIVET_CLUSTER_DB"] = url
+    if settings is not None:
+        os.environ["DJANGO_SETTINGS_MODULE"] = settings
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.cluster.settings")
     import django
     from django.core.management import call_command
 
     django.setup()
-    call_command("migrate", verbosity=0)
+    call_command("migrate", run_syncdb=True, verbosity=0)
 
 
 class WorkerProcess:
@@ -123,7 +125,7 @@ class WorkerProcess:
         self.process.wait(10)
 
 
-def until(condition: Callable[[], Any], what: str, timeout: float = 120) -> Any:
+def until(condition: Callable[[], Any], what: str, timeout: float = 120, pause: float = 0.02) -> Any:
     """Ask again and again until ``condition()`` is true; its value. Raises AssertionError after ``timeout``."""
     end = time.monotonic() + timeout
     while True:
@@ -132,7 +134,7 @@ def until(condition: Callable[[], Any], what: str, timeout: float = 120) -> Any:
             return value
         if time.monotonic() > end:
             raise AssertionError(f"not within {timeout} s: {what}")
-        time.sleep(0.02)
+        time.sleep(pause)
 
 
 @dataclass(frozen=True, slots=True)
