@@ -44,7 +44,7 @@ class Actor(models.Model):
     key = models.TextField()
     #: sha256 of name and key; NULL once destroyed, so that the key is free again (a hash, because MariaDB's
     #: collations would take ``Order-1`` and ``order-1`` for one, and cannot index a text).
-    live_hash = models.CharField(max_length=64, null=True, unique=True)
+    live_hash = models.CharField(max_length=64, null=True)
     lifecycle = models.SmallIntegerField()
     created_at = models.BigIntegerField()
     finished_at = models.BigIntegerField(null=True)
@@ -59,9 +59,15 @@ class Actor(models.Model):
 
     class Meta:
         db_table = "rivet_actor"
+        constraints = [
+            # Not unique=True: Django would add a second index on PostgreSQL, for LIKE.
+            models.UniqueConstraint(fields=["live_hash"], name="rivet_actor_live"),
+        ]
         indexes = [
             models.Index(fields=["name", "lifecycle", "id"], name="rivet_actor_list"),
             models.Index(fields=["name", "id"], name="rivet_actor_name"),
+            # For "all that failed", of whatever type: few among very many.
+            models.Index(fields=["lifecycle", "id"], name="rivet_actor_lifecycle"),
             models.Index(fields=["name", "finished_at"], name="rivet_actor_retain"),
             models.Index(fields=["unpruned_since"], name="rivet_actor_unpruned"),
             models.Index(fields=["destroyed_at"], name="rivet_actor_destroyed"),
@@ -240,6 +246,8 @@ class Waiter(models.Model):
 
     class Meta:
         db_table = "rivet_waiter"
+        # For a parent that is destroyed.
+        indexes = [models.Index(fields=["parent_id"], name="rivet_waiter_parent")]
 
     def __str__(self) -> str:
         return f"{self.parent_id} waits for {self.child_id}"

@@ -170,7 +170,7 @@ class Migration(migrations.Migration):
                 ),
                 ("name", models.CharField(max_length=64)),
                 ("key", models.TextField()),
-                ("live_hash", models.CharField(max_length=64, null=True, unique=True)),
+                ("live_hash", models.CharField(max_length=64, null=True)),
                 ("lifecycle", models.SmallIntegerField()),
                 ("created_at", models.BigIntegerField()),
                 ("finished_at", models.BigIntegerField(null=True)),
@@ -184,9 +184,11 @@ class Migration(migrations.Migration):
             ],
             options={
                 "db_table": "rivet_actor",
+                "constraints": [models.UniqueConstraint(fields=("live_hash",), name="rivet_actor_live")],
                 "indexes": [
                     models.Index(fields=["name", "lifecycle", "id"], name="rivet_actor_list"),
                     models.Index(fields=["name", "id"], name="rivet_actor_name"),
+                    models.Index(fields=["lifecycle", "id"], name="rivet_actor_lifecycle"),
                     models.Index(fields=["name", "finished_at"], name="rivet_actor_retain"),
                     models.Index(fields=["unpruned_since"], name="rivet_actor_unpruned"),
                     models.Index(fields=["destroyed_at"], name="rivet_actor_destroyed"),
@@ -348,6 +350,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "db_table": "rivet_waiter",
+                "indexes": [models.Index(fields=["parent_id"], name="rivet_waiter_parent")],
             },
         ),
         migrations.RunPython(tune, migrations.RunPython.noop, elidable=False),

@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import IntegrityError
+from django.db.models import QuerySet
 
 from rivet_workflows.models import Actor, Run, State, Timer, uuid7
 from rivet_workflows.records import Blocked, Lifecycle, TimerKind
@@ -134,13 +135,32 @@ class ActorVerbs(StoreBase):
     ) -> list[ActorRow]:
         """Live actors by id (so, roughly, by age), from the one behind ``after`` on."""
         actors = Actor.objects.using(self.alias).filter(live_hash__isnull=False)
+        known: dict[str, Any] = {}
         if name is not None:
-            actors = actors.filter(name=name)
+            known["name"] = name
         if lifecycle is not None:
-            actors = actors.filter(lifecycle=int(lifecycle))
-        if after is not None:
-            actors = actors.filter(id__gt=after)
-        return [_row(actor) for actor in actors.order_by("id").only(*_COLUMNS)[:limit]]
+            known["lifecycle"] = int(lifecycle)
+        if known and self.vendor == "postgresql":
+            actors = _along_index(actors, known, after)
+        else:
+            actors = actors.filter(**known, **({} if after is None else {"id__gt": after})).order_by("id")
+        return [_row(actor) for actor in actors.only(*_COLUMNS)[:limit]]
+
+
+def _along_index(
+    actors: QuerySet[Actor, Actor], known: dict[str, Any], after: UUID | None
+) -> QuerySet[Actor, Actor]:
+    """Those whose columns are as ``known``, by id: as a range of the index that has these columns and the id.
+
+    Said as equalities, and the id apart, the same rows are also found along the primary key, which the planner takes
+    for cheaper: a page behind 50,000 actors of another type then took 130 ms instead of 1.
+    """
+    columns, marks = ", ".join([*known, "id"]), ", ".join(["%s"] * (len(known) + 1))
+    first, last = after or UUID(int=0), UUID(int=2**128 - 1)
+    return actors.extra(  # noqa: S610  names of columns alone
+        where=[f"({columns}) > ({marks}) AND ({columns}) <= ({marks})"],
+        params=[*known.values(), first, *known.values(), last],
+    ).order_by(*known, "id")
 
 
 def _row(actor: Actor) -> ActorRow:

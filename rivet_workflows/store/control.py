@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Q
+from django.db.models import Exists, OuterRef, Q
 
 from rivet_workflows.exceptions import ActorNotFound
 from rivet_workflows.models import Actor, History, Message, Run, Timer
@@ -21,7 +21,7 @@ from rivet_workflows.store import bells
 from rivet_workflows.store.base import StoreBase
 from rivet_workflows.store.children import ChildVerbs
 from rivet_workflows.store.reads import run_row
-from rivet_workflows.store.rows import ENTRY_COLUMNS, Edit, RunRow, entry_values, type_id
+from rivet_workflows.store.rows import ENTRY_COLUMNS, Edit, RunRow, entry_values
 from rivet_workflows.store.states import LOCK_TIMEOUT, StateVerbs
 
 Change = Callable[[RunRow], Edit | None]
@@ -249,8 +249,9 @@ class ControlVerbs(ChildVerbs, StateVerbs, StoreBase):
             runs = Run.objects.using(self.alias).filter(
                 actor_id__in=aside.values("id"), blocked=int(Blocked.DIVERGED)
             )
-            waiting = Timer.objects.using(self.alias).filter(type_id=type_id(name), due__lte=now)
-            for_us = runs.exclude(blocked_code=code).exclude(actor_id__in=waiting.values("actor_id"))
+            # Asked of each, not for all at once: of what is due there may be very much.
+            waiting = Timer.objects.using(self.alias).filter(actor_id=OuterRef("actor_id"), due__lte=now)
+            for_us = runs.exclude(blocked_code=code).exclude(Exists(waiting))
             created = Timer.objects.using(self.alias).bulk_create(
                 Timer(actor_id=run.actor_id, type_id=run.type_id, kind=int(TimerKind.CONTROL), due=now)
                 for run in for_us.only("actor_id", "type_id")

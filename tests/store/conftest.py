@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -74,6 +74,18 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 @pytest.fixture
 def store(db: None) -> Store:
     return get_store("default")
+
+
+@pytest.fixture
+def postgres(store: Store) -> Iterator[Any]:
+    """The store on PostgreSQL, through a connection that nobody has tuned or planned on before; and nothing is known
+    of the tables from other tests, whose statistics outlive their rows."""
+    if store.vendor != "postgresql":
+        pytest.skip("plans of PostgreSQL")
+    store.execute("DELETE FROM pg_statistic WHERE starelid::regclass::text LIKE 'rivet_%%'")
+    connections["default"].close()
+    yield store
+    connections["default"].close()
 
 
 @pytest.fixture

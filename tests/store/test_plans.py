@@ -7,9 +7,8 @@ analysed. And on two kinds of connections: a worker's tuned one with generic pla
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -26,64 +25,19 @@ from rivet_workflows.records import (
     Prune,
     Release,
     StateWrite,
-)  # fmt: skip
-from rivet_workflows.store.rows import live_hash, type_id
-from rivet_workflows.store.store import Store
+)
+from rivet_workflows.store.rows import live_hash
 from tests.store.conftest import TYPES, item, row
-
-SIZE = 10_000
-_TABLES = [
-    "rivet_actor",
-    "rivet_run",
-    "rivet_state",
-    "rivet_timer",
-    "rivet_message",
-    "rivet_history",
-    "rivet_reply",
-    "rivet_dedupe",
-]
-
-
-@pytest.fixture
-def postgres(store: Store) -> Iterator[Any]:
-    if store.vendor != "postgresql":
-        pytest.skip("plans of PostgreSQL")
-    connections["default"].close()
-    yield store
-    connections["default"].close()
-
-
-def fill(store: Any, first: int, last: int) -> None:
-    """Actors in bulk, each with a state, a wake, three entries and two messages; every other one is held."""
-    numbers = f"generate_series({first}, {last}) n"
-    actor = "('00000000-0000-7000-8000-' || lpad(n::text, 12, '0'))::uuid"
-    kind = type_id("order")
-    store.execute("SET synchronous_commit = off")
-    for sql in (
-        "INSERT INTO rivet_actor (id, name, key, live_hash, lifecycle, created_at, labels)"
-        f" SELECT {actor}, 'order', n::text, md5(n::text), 1, 1, '' FROM {numbers}",
-        "INSERT INTO rivet_run (actor_id, type_id, owner_id, epoch, commit_no, next_seq, event_seq, inflight, blocked,"
-        f" blocked_code, code, format) SELECT {actor}, {kind}, CASE WHEN n %% 2 = 0 THEN 7 END, 1, 0, 4, 0, '', 0,"
-        f" '', '', 1 FROM {numbers}",
-        f"INSERT INTO rivet_state (actor_id, version, body) SELECT {actor}, 1, '1' FROM {numbers}",
-        f"INSERT INTO rivet_timer (type_id, actor_id, kind, due, priority) SELECT {kind}, {actor}, 1, n, 0"
-        f" FROM {numbers}",
-        "INSERT INTO rivet_history (actor_id, seq, scope, name, kind, occurrence, status, started_at)"
-        f" SELECT {actor}, s, '', 'x', 1, 1, 3, 1 FROM {numbers}, generate_series(1, 3) s",
-        "INSERT INTO rivet_message (actor_id, queue, body, sent_at, visible_at, wants_reply)"
-        f" SELECT {actor}, 'q', '1', 1, 1, true FROM {numbers}, generate_series(1, 2)",
-    ):
-        store.execute(sql)
-    store.execute("SET synchronous_commit = on")
-
-
-def analyze(store: Any) -> None:
-    for table in _TABLES:
-        store.execute(f"ANALYZE {table}")
-
-
-def never_analysed(store: Any) -> None:
-    fill(store, 1, SIZE)
+from tests.store.plans import (
+    SIZE,
+    Recorder,
+    analyze,
+    fill,
+    large_and_analysed,
+    misses,
+    never_analysed,
+    queues_analysed_while_drained,
+)  # fmt: skip
 
 
 def analysed_empty_then_grown(store: Any) -> None:
@@ -93,55 +47,7 @@ def analysed_empty_then_grown(store: Any) -> None:
     fill(store, 1, SIZE)
 
 
-def large_and_analysed(store: Any) -> None:
-    fill(store, 1, SIZE)
-    analyze(store)
-
-
-def queues_analysed_while_drained(store: Any) -> None:
-    """Their pages are there and hold nothing, so the planner expects nothing in them however much comes."""
-    fill(store, 1, SIZE)
-    analyze(store)
-    for table in ("rivet_timer", "rivet_message"):
-        store.execute(f"DELETE FROM {table}")
-        store.execute(f"ANALYZE {table}")
-    fill(store, SIZE + 1, 2 * SIZE)
-
-
 STATES = [never_analysed, analysed_empty_then_grown, large_and_analysed, queues_analysed_while_drained]
-
-
-class Recorder:
-    """Stands in for ``store.fast``: explains each statement before it runs, as it will be run."""
-
-    def __init__(self, store: Any, run_only: bool = False) -> None:
-        self.fast = type(store).fast.__get__(store)
-        self.plans: list[tuple[str, str]] = []
-        self.run_only = run_only
-        self.store = store
-
-    def __call__(self, sql: str, params: Any = ()) -> Any:
-        if not self.run_only and re.match(r"(WITH|SELECT|UPDATE|DELETE|INSERT)", sql):
-            self.plans.append((sql, self.explain(sql, list(params))))
-        return self.fast(sql, params)
-
-    def explain(self, sql: str, params: list[Any]) -> str:
-        generic = self.store.query("SHOW plan_cache_mode")[0][0] == "force_generic_plan"
-        if not generic or not params:
-            rows = self.fast("EXPLAIN " + sql, params)
-        else:
-            count = iter(range(1, len(params) + 1))
-            text = re.sub("%s", lambda m: f"${next(count)}", sql)
-            known = self.store.query("SELECT name FROM pg_prepared_statements WHERE statement = %s", [text])
-            # The plan that this connection keeps for it, if it has met the statement before.
-            name = known[0][0] if known else "mine"
-            if not known:
-                self.fast(f"PREPARE mine AS {text}".replace("%", "%%"))
-            values = ", ".join("'" + str(p).replace("'", "''") + "'" for p in params)
-            rows = self.store.query(f"EXPLAIN EXECUTE {name}({values})".replace("%", "%%"))
-            if not known:
-                self.fast("DEALLOCATE mine")
-        return "\n".join(line for (line,) in rows)
 
 
 def drive(store: Any, recorder: Recorder) -> None:
@@ -192,35 +98,6 @@ def whole(c: Claimed, other: Claimed, ids: list[int]) -> CommitItem:
     )
 
 
-def misses(plan: str) -> list[str]:
-    """Scans of whole tables, and of whole indexes: those used without a condition on their first column."""
-    found = re.findall(r"Seq Scan on rivet_\w+", plan)
-    lines = plan.splitlines()
-    for n, line in enumerate(lines):
-        used = re.search(r"(?:Index (?:Only )?Scan|Bitmap Index Scan) (?:Backward )?(?:using|on) (\w+)", line)
-        if used is None:
-            continue
-        first = FIRST_COLUMNS.get(used[1]) or (
-            "id" if re.search("actor_pkey|timer|message", used[1]) else "actor_id"
-        )
-        below = lines[n + 1] if n + 1 < len(lines) else ""
-        if not re.search(rf"Index Cond: .*\b{first} [=>]", below):
-            found.append(f"{line.strip()} / {below.strip()}")
-    return found
-
-
-FIRST_COLUMNS = {
-    "rivet_timer_due": "type_id",
-    "rivet_timer_actor": "actor_id",
-    "rivet_message_queue": "actor_id",
-    "rivet_run_owner": "owner_id",
-    "rivet_waiter_pkey": "child_id",
-    "rivet_actor_list": "name",
-    "rivet_actor_name": "name",
-    "rivet_reply_pkey": "message_id",
-}
-
-
 @pytest.mark.parametrize("tuned", [True, False])
 @pytest.mark.parametrize("state", STATES)
 def test_no_hot_statement_scans_a_table(postgres: Any, state: Callable[[Any], None], tuned: bool) -> None:
@@ -235,7 +112,7 @@ def test_no_hot_statement_scans_a_table(postgres: Any, state: Callable[[Any], No
     drive(postgres, recorder)
     assert len(recorder.plans) >= 13
     for sql, plan in recorder.plans:
-        assert not misses(plan), f"{misses(plan)}\n{sql}\n{plan}"
+        assert not misses(postgres, plan), f"{misses(postgres, plan)}\n{sql}\n{plan}"
 
 
 @pytest.mark.parametrize("state", STATES)
