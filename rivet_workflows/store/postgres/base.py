@@ -88,7 +88,8 @@ class Prepared:
     def __init__(self, raw: psycopg.Connection[Any]) -> None:
         self.plans = Plans()
         self._pgconn = raw.pgconn
-        self._rows = Transformer(raw)
+        # Of its adapters, not of the connection, which would be kept for ever by what is kept as long as it is there.
+        self._rows = Transformer(raw.adapters)
         self._names: dict[str, bytes] = {}
 
     def run(self, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:

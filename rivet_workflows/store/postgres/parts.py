@@ -179,7 +179,10 @@ WAITERS = (
 )
 
 #: Clients that wait hear of it with the commit itself: a statement of its own after it took 0.2 to 1 ms more.
-NEWS = ", (SELECT count(pg_notify('rivet_r', f.actor_id::text)) FROM unnest(%s::int[]) w(k) JOIN f ON f.k = w.k) AS news"
+NEWS = (
+    ", (SELECT count(pg_notify('rivet_r', f.actor_id::text))"
+    " FROM unnest(%s::int[]) w(k) JOIN f ON f.k = w.k) AS news"
+)
 
 ROLLED_BACK = (
     "rb AS (UPDATE rivet_history h SET rolled_back_at = z.at FROM (SELECT w.at, x.tid FROM"
