@@ -13,7 +13,10 @@ from rivet_workflows.store.errors import Trouble, classify, sqlstate
 from rivet_workflows.store.postgres.base import Prepared
 from rivet_workflows.store.store import Store
 
-pytestmark = pytest.mark.requires_postgres
+pytestmark = [
+    pytest.mark.requires_postgres,
+    pytest.mark.django_db(transaction=True, available_apps=["rivet_workflows"]),
+]
 
 
 @pytest.fixture
