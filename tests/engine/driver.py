@@ -233,7 +233,8 @@ class Driver:
         starts = [order for turn in turns for order in turn.starts if order.durable]
         starts = [order for order in starts if order.seq in machine.running]
         children = {order.seq: order for turn in turns for order in turn.children}
-        scan = next((t.rollback_scan for t in turns if t.rollback_scan is not None), None)
+        # One that had nothing to commit was answered at once.
+        scan = next((t.rollback_scan for t in turns if t.rollback_scan is not None and t.must_commit), None)
         if scan is not None:
             self.apply(machine.rollback_rows(self.scan(scan), self.now))
             return
