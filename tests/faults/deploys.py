@@ -49,7 +49,7 @@ class Caller(threading.Thread):
         from rivet_workflows import client
 
         began = time.monotonic()
-        client.create("bench_steps", f"asked-{number}", input={"steps": 1}).result(timeout=60)
+        client.create("slow_steps", f"asked-{number}", input={"steps": 1, "ms": 0}).result(timeout=60)
         self.waited.append(time.monotonic() - began)
 
 
