@@ -1,4 +1,5 @@
-"""Settings of the test suite. ``RIVET_TEST_DATABASE_URL`` chooses the database, else SQLite in memory."""
+"""Settings of the test suite. ``RIVET_TEST_DATABASE_URL`` chooses the database, else SQLite in memory;
+``RIVET_TEST_USE_TZ=0`` and ``RIVET_TEST_TIME_ZONE`` how Django keeps times."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from tests.databases import database_from_url
 SECRET_KEY = "for tests only"
 DEBUG = False
 ALLOWED_HOSTS = ["*"]
-USE_TZ = True
-TIME_ZONE = "UTC"
+USE_TZ = os.environ.get("RIVET_TEST_USE_TZ", "1") == "1"
+TIME_ZONE = os.environ.get("RIVET_TEST_TIME_ZONE", "UTC")
 ROOT_URLCONF = "tests.urls"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 

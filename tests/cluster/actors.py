@@ -63,13 +63,13 @@ class Story(Actor, name="story"):
 
 class Errand(Actor, name="errand"):
     """What :mod:`tests.cluster.load` counts: steps of all kinds, a timer, messages, a state, an atomic write, a child,
-    branches. It takes ``messages`` numbered messages."""
+    branches. It takes ``messages`` numbered messages. Some steps take a while: there must be something to interrupt."""
 
     state = {"seen": [], "count": 0}
     work = Queue()
 
     async def run(self, ctx: Any) -> int:
-        await ctx.step("first", async_work, 0)
+        await ctx.step("first", slow, 0, 100)
         await ctx.sleep("nap", 0.05)
         async for it in ctx.loop("work"):
             message = await it.queue.next("wait", names=["work"])
@@ -77,7 +77,7 @@ class Errand(Actor, name="errand"):
             await it.step("effect", write_effect, message.body, atomic=True)
             if message.body == ctx.input["messages"] - 1:
                 break
-        await ctx.child("child", SlowSteps, f"of-{ctx.key}", input={"steps": 2, "ms": 5})
+        await ctx.child("child", SlowSteps, f"of-{ctx.key}", input={"steps": 2, "ms": 100})
         await ctx.join("both", left=branch, right=branch)
         return int(await ctx.step("last", sync_work, ctx.input["messages"]))
 

@@ -61,13 +61,20 @@ class Chaos:
             time.sleep(self.draw.uniform(0.1, 0.8))
             self._continue(time.time())
             number = self.draw.randrange(len(self.workers))
-            if number in self.stopped:
+            if number in self.stopped or not self._works(number):
                 continue
             if self.draw.random() < 0.5:
                 self._kill(number)
             else:
                 self._stop(number)
         self._continue(float("inf"))
+
+    def _works(self, number: int) -> bool:
+        """Has it come up? To kill one that has not hurts nobody."""
+        from rivet_workflows.models import Worker
+
+        pid = self.workers[number].process.pid
+        return persist(lambda: Worker.objects.filter(pid=pid).exists())
 
     def _kill(self, number: int) -> None:
         worker = self.workers[number]

@@ -54,7 +54,7 @@ def went_on(folder: Path, count: int, since: float, pid: int | None = None) -> l
 def kill(folder: Path, count: int, _: OwnPostgres | None) -> list[float]:
     log = folder / "log"
     with WorkerProcess("--concurrency", str(count), log=log) as first:
-        begin(folder, count, 60_000)
+        begin(folder, count, 20_000)
         with WorkerProcess("--concurrency", str(count), log=log) as second:
             until(lambda: log.read_text().count(" runs ") == 2, "the other stands by")
             since = time.time()
