@@ -340,7 +340,7 @@ class Call(models.Model):
     #: ``records.CallStatus``.
     status = models.SmallIntegerField()
     #: Where it runs.
-    worker_id = models.BigIntegerField(null=True)
+    worker_id = models.BigIntegerField(null=True, db_index=True)
     #: It must be answered by then; what is left of it afterwards is pruned.
     until = models.BigIntegerField(db_index=True)
     #: Hash of the key under which it must happen once.

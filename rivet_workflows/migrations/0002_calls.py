@@ -18,7 +18,7 @@ class Migration(migrations.Migration):
                 ("user", models.TextField(null=True)),
                 ("waits", models.BooleanField(default=True)),
                 ("status", models.SmallIntegerField()),
-                ("worker_id", models.BigIntegerField(null=True)),
+                ("worker_id", models.BigIntegerField(db_index=True, null=True)),
                 ("until", models.BigIntegerField(db_index=True)),
                 ("once", models.CharField(max_length=64, null=True)),
                 ("answer", models.TextField(null=True)),

@@ -11,6 +11,7 @@ from typing import Any
 
 from rivet_workflows.models import (
     Actor,
+    Call,
     Dedupe,
     Event,
     Fire,
@@ -30,7 +31,7 @@ SIZE = 10_000
 _TABLES = [
     model._meta.db_table
     for model in (
-        Actor, Run, State, Timer, Message, History, Reply, Dedupe, Waiter, Event, Schedule, Fire, Worker
+        Actor, Run, State, Timer, Message, History, Reply, Dedupe, Waiter, Event, Schedule, Fire, Worker, Call
     )
 ]  # fmt: skip
 

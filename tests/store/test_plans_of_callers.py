@@ -51,6 +51,9 @@ def fill_all(store: Any) -> None:
         f" {rarely} 1 ELSE {FAR} END, 10 FROM {numbers}",
         "INSERT INTO rivet_fire (actor_id, name, action, scheduled_at, fired_at, result, worker_id)"
         f" SELECT {actor}, 'tick', 'a', 1, 1, 1, {rarely} 9 END FROM {numbers}",
+        "INSERT INTO rivet_call (type_id, actor_id, action, args, waits, status, worker_id, until)"
+        f" SELECT {kind}, {actor}, 'a', repeat('x', 500), true, 3, {rarely} 9 END,"
+        f" {rarely} 1 ELSE {FAR} END FROM {numbers}",
         # Ended; of some the history is still there, some are destroyed, some were set aside.
         "INSERT INTO rivet_actor (id, name, key, live_hash, lifecycle, created_at, labels, finished_at,"
         f" unpruned_since, destroyed_at) SELECT {over}, 'order', n::text,"
