@@ -562,6 +562,12 @@ class Core:
         """Start nothing more; what is at rest, and what comes to rest, is handed back."""
         self._at(now)
         self.stopping = True
+        # Ordered and not fetched: they are not begun either. Where the lease is lost, somebody else may have run them.
+        for start in self._orders.starts:
+            holding = self._held.get(start.token.actor_id)
+            if holding is not None and holding.is_active(start.token):
+                del holding.active[start.token.seq, start.token.attempt]
+        self._orders.starts.clear()
         self._try_next()
         for holding in list(self._held.values()):
             holding.callers.forget()

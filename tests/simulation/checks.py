@@ -15,6 +15,7 @@ from .workflows import WORKFLOWS, Result
 
 if TYPE_CHECKING:
     from .simulate import Known, World
+    from .worker import Worker
 
 
 class Violation(AssertionError):
@@ -35,9 +36,16 @@ def committed(world: World, worker_id: int, item: CommitItem) -> None:
         world.broken.append(f"two owners of {item.actor_id} in epoch {item.epoch}: {writer}, {worker_id}")
 
 
-def effect(world: World, start: StepStart) -> None:
-    """A completed step never runs again, and a start is on record before its function is called."""
+def effect(world: World, worker: Worker, start: StepStart) -> None:
+    """A completed step never runs again, and a start is on record before its function is called.
+
+    Between the two a process may be stopped in its tracks, and its actor become another's: so much nobody can help.
+    A worker that knows of it begins nothing.
+    """
     token = start.token
+    run = world.store.position(token.actor_id)
+    if worker.session.lost is None and (run is None or run.epoch != token.epoch):
+        return
     stored = world.store.history(token.actor_id, after_seq=token.seq - 1, limit=1)
     entry = stored[0] if stored and stored[0].seq == token.seq else None
     if start.is_rollback:
@@ -45,7 +53,6 @@ def effect(world: World, start: StepStart) -> None:
             world.broken.append(f"rollback of {start.name} (entry {token.seq}) runs again")
     elif entry is not None and entry.status is EntryStatus.COMPLETED:
         world.broken.append(f"completed step {start.name} (entry {token.seq}) runs again")
-    run = world.store.position(token.actor_id)
     ours = run is not None and run.epoch == token.epoch and not start.is_rollback
     if ours and f'"s":{token.seq},' not in run.inflight:
         world.broken.append(f"step {start.name} (entry {token.seq}) runs before its start is on record")

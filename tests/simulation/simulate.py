@@ -420,7 +420,7 @@ class Step(SimStep):
         self._worker = worker
 
     def effect(self, value: Any) -> None:
-        checks.effect(self._world, self.start)
+        checks.effect(self._world, self._worker, self.start)
         self._world.ledger[self.idempotency_key] += 1
 
     def not_before(self, when: float) -> None:

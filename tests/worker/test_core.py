@@ -279,6 +279,20 @@ def test_a_clean_hand_back_counts_no_try():
     assert world.output(actor) == 3
 
 
+def test_a_worker_that_stops_begins_no_step_whose_start_is_on_record():
+    """It may have lost its lease while it slept, and another have run the step to its end."""
+    world = World(three, CoreLimits(engine=Limits(max_starts=1)))
+    actor = world.actor()
+    first = world.worker()
+    first.claim()
+    first.core.committed(world.store.commit_group(first.core.orders().commits), world.time)
+    first.core.stop(world.time)
+    first.settle()
+    assert (first.attempts, first.core.held) == ([], 0)
+    world.worker().until_idle()
+    assert world.output(actor) == 3
+
+
 def test_stop_hands_back_everything_and_loses_nothing():
     world = World(echo)
     actors = [world.actor(n) for n in range(1, 21)]
