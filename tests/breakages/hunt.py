@@ -76,12 +76,12 @@ class Found:
 
 
 def apply(patch: Path, where: Path, *, check: bool = False) -> None:
-    """Apply a patch, its lines having moved or not. Raises RuntimeError where it fits no more."""
+    """Apply a patch, wherever the lines that it changes are now. Raises RuntimeError where it fits no more."""
     options = ["--check"] if check else []
     # Not a part of whatever repository lies around it: there it would be left out without a word.
     env = os.environ | {"GIT_CEILING_DIRECTORIES": str(where.parent)}
     done = subprocess.run(
-        ["git", "apply", "-C1", "--verbose", *options, str(patch)],
+        ["git", "apply", "-C0", "--verbose", *options, str(patch)],
         cwd=where,
         env=env,
         text=True,
