@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 #: How often a SQLite listener looks at the file's version: 5 µs each, so 0.05 % of a core.
 SQLITE_INTERVAL = 0.01
 #: Seconds between attempts to connect again.
-RECONNECT = (0.1, 0.5, 1.0, 2.0, 5.0)
+RECONNECT = (0.1, 0.5, 1.0)
 
 
 class Listener:

@@ -22,7 +22,8 @@ logger = logging.getLogger("rivet_workflows.worker")
 P = ParamSpec("P")
 R = TypeVar("R")
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
+#: Seconds. All that a worker holds goes on within two of the return of its database.
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 #: What an outage looks like. InternalError: a server that became a read-only standby.
 OUTAGES = (OperationalError, InterfaceError, InternalError)
 
