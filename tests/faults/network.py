@@ -51,7 +51,10 @@ def story(folder: Path, proxy: Proxy, args: argparse.Namespace) -> dict[str, Any
         load = Load(folder, senders=2)
         load.start()
         for _ in range(args.times):
-            time.sleep(draw.uniform(0.05, 0.4))
+            # In the middle of work, not before it.
+            seen = load.created
+            until(lambda seen=seen: load.created > seen, "senders send")  # type: ignore[misc]
+            time.sleep(draw.uniform(0.0, 0.2))
             hurt(proxy, args.fault, draw)
         load.finish()
         for worker in (first, second):
