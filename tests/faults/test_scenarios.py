@@ -36,7 +36,9 @@ def scenario(name: str, *args: str, timeout: float = 600) -> list[dict[str, obje
     if "mariadb" in args:
         pytest.importorskip("MySQLdb", reason="the driver of the extra mariadb is not installed")
     command = [sys.executable, "-m", f"tests.faults.{name}", *args]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout)
+    # The settings are the scenario's own, not those of the tests that start it.
+    env = {key: value for key, value in os.environ.items() if key != "DJANGO_SETTINGS_MODULE"}
+    ended = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=timeout)
     if ended.returncode == NOT_HERE:
         pytest.skip(ended.stderr.strip().splitlines()[-1])
     assert ended.returncode == 0, ended.stderr[-6000:]
