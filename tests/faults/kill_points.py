@@ -22,6 +22,8 @@ from typing import Any
 from rivet_workflows.crashpoints import POINTS
 from tests.cluster.cluster import WorkerProcess, read_ledger, run_scenario, until
 
+#: Those within an action on a worker have tests of their own, ``tests/workercalls/test_processes.py``.
+KILLED_AT = tuple(point for point in POINTS if not point.startswith("call-"))
 #: Where the second passage differs from the first.
 TWICE = ("before-commit", "after-commit", "before-body", "after-body")
 WAIT = 60
@@ -111,7 +113,7 @@ if __name__ == "__main__":
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--database", default="sqlite")
-    parser.add_argument("--points", default=",".join(POINTS))
+    parser.add_argument("--points", default=",".join(KILLED_AT))
     args = parser.parse_args()
     sys.exit(
         run_scenario(
