@@ -80,7 +80,7 @@ class TestState:
         class Count:
             n: int = 0
 
-        class Counter(Actor):
+        class Tally(Actor):
             state = Count
 
             @action(read_only=True)
@@ -88,7 +88,7 @@ class TestState:
                 return c.state
 
         globals()["Count"], Count.__qualname__ = Count, "Count"
-        counter = client.create(Counter, 1)
+        counter = client.create(Tally, 1)
         assert inspector(staff, counter, "state").json() == {"is_state_enabled": True, "state": {"n": 0}}
         answer = inspector(staff, counter, "state", "patch", {"state": {"n": "7"}})
         assert answer.json() == {"is_state_enabled": True, "state": {"n": 7}}
