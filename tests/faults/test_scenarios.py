@@ -27,8 +27,8 @@ EVERY = pytest.mark.parametrize(
         pytest.param("mariadb", marks=pytest.mark.requires_mariadb),
     ],
 )
-#: A rolling deploy has not ended within its time, and on SQLite the reruns of an atomic step that were in a worker which
-#: was replaced are not always in the history. Both are open; they are run where somebody looks for the reason.
+#: A rolling deploy has not ended within its time, and on SQLite the reruns of an atomic step in a worker that was
+#: replaced are not always in the history. Both are open; they are run where somebody looks for the reason.
 unsettled = pytest.mark.skipif(
     os.environ.get("RIVET_UNSETTLED") != "1", reason="not settled yet, see above: RIVET_UNSETTLED is not 1"
 )
