@@ -135,7 +135,7 @@ def _own_annotations(cls: type) -> dict[str, Any]:
 def _usable(hint: Any, adapters: Adapters) -> bool:
     try:
         adapters(hint)
-    except Exception:
+    except Exception:  # pydantic has no schema for it, and says so in many classes: the value is left unchecked
         return False
     return True
 
@@ -149,7 +149,7 @@ def _has_objects(hint: Any, seen: frozenset[Any] = frozenset()) -> bool:
             return False
         try:
             hints = typing.get_type_hints(hint).values()
-        except Exception:
+        except Exception:  # a name that only type checkers know: it may be an object, so look
             return True
         return any(_has_objects(each, seen | {hint}) for each in hints)
     if hint in (list, tuple, dict, Any, object):

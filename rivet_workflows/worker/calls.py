@@ -120,6 +120,7 @@ class CallJob:
                 if time.monotonic() > until:
                     raise
                 drop(self._store.alias)
+                # Nothing rings when the database is back; this thread is the call's own.
                 time.sleep(AWAY)
 
     def _tell(self, error: BaseException) -> None:

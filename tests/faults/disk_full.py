@@ -61,7 +61,7 @@ def story(folder: Path, disk: Path, times: int) -> dict[str, Any]:
             until(lambda: load.created > 5, "there is some work")
             ballast = fill(disk)
             until(lambda seen=seen: load.refused > seen, "a sender is told that the disk is full")  # type: ignore[misc]
-            time.sleep(1)
+            time.sleep(1)  # the fault itself: so long the disk stays full
             ballast.unlink()
             time.sleep(0.5)
         load.finish()

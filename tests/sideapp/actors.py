@@ -24,7 +24,7 @@ def hold() -> None:
     """Wait while the file named in the environment is there: how a test keeps a step running."""
     gate = os.environ.get("RIVET_TEST_GATE")
     while gate and Path(gate).exists():
-        time.sleep(0.01)
+        time.sleep(0.01)  # a file's going rings nobody in another process
 
 
 class Ledgered(Actor):
