@@ -135,7 +135,7 @@ def _own_annotations(cls: type) -> dict[str, Any]:
 def _usable(hint: Any, adapters: Adapters) -> bool:
     try:
         adapters(hint)
-    except Exception:  # pydantic has no schema for it, and says so in many classes: the value is left unchecked
+    except Exception:  # pydantic has no schema for it: the value is left unchecked
         return False
     return True
 
