@@ -22,6 +22,8 @@ from uuid import UUID
 from django.db import models
 from django.db.models import Q
 
+from rivet_workflows.records import MAX_SCOPE
+
 
 def uuid7() -> UUID:
     """A UUID that begins with the time: new rows land at the index's end, and what one process makes sorts by birth.
@@ -131,8 +133,7 @@ class History(models.Model):
     pk = models.CompositePrimaryKey("actor_id", "seq")
     actor_id = models.UUIDField()
     seq = models.BigIntegerField()
-    #: 24 characters per level, so 30 levels (``records.MAX_DEPTH``): what an index on MariaDB can hold.
-    scope = models.CharField(max_length=720)
+    scope = models.CharField(max_length=MAX_SCOPE)
     name = models.CharField(max_length=255)
     kind = models.SmallIntegerField()
     occurrence = models.IntegerField()

@@ -9,14 +9,15 @@ Conventions, everywhere below the public surface:
   up to year 9999 and beyond, the same in three databases, indifferent to ``USE_TZ``;
 * values are *texts*, encoded by the codec (ASCII JSON), opaque here; errors are texts of ``ErrorInfo.to_dict``;
 * a *scope* is where a call was made: ``""`` for the workflow function itself, else the enclosing scope followed by
-  12 hex digits of the ``seq`` of the entry that opened it and 12 hex digits of the iteration or branch number.
-  Fixed width and no separators: it sorts alike under every collation, no name can collide with it, and all that
-  lies inside an iteration, nested content included, is one range.
+  the ``seq`` of the entry that opened it and the number of the iteration or branch. Each number is its hex digits
+  after one more hex digit that says how many they are (less one), so that numbers sort by their size, under every
+  collation, no separator is needed, no name can collide, and all that lies inside an iteration, nested content
+  included, is one range. A level costs four to eight characters in most histories.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -24,10 +25,11 @@ from uuid import UUID
 
 from rivet_workflows import jsontext
 
-SCOPE_DIGITS = 12
-SCOPE_STEP = 2 * SCOPE_DIGITS
-#: Levels of loops, branches and blocks within each other: what the column of a scope, and an index on it, can hold.
-MAX_DEPTH = 30
+#: Characters of a scope: what an index on MariaDB can hold beside the actor. More than 90 levels of loops, branches
+#: and blocks within each other, in a history of some thousand entries.
+MAX_SCOPE = 720
+#: Sorts behind every hex digit: ``[scope, scope + SCOPE_END)`` is the scope and all that lies inside it.
+SCOPE_END = "g"
 
 
 class Kind(IntEnum):
@@ -150,7 +152,33 @@ class CallStatus(IntEnum):
 
 def child_scope(scope: str, seq: int, index: int) -> str:
     """The scope of iteration or branch ``index`` of the entry ``seq`` that was made in ``scope``."""
-    return f"{scope}{seq:012x}{index:012x}"
+    number = f"{index:x}"
+    return f"{opened_by(scope, seq)}{len(number) - 1:x}{number}"
+
+
+def opened_by(scope: str, seq: int) -> str:
+    """What every scope begins with that the entry ``seq``, made in ``scope``, opens."""
+    number = f"{seq:x}"
+    return f"{scope}{len(number) - 1:x}{number}"
+
+
+def scope_steps(scope: str) -> Iterator[tuple[int, int, str]]:
+    """``(seq of the opener, iteration or branch, the scope so far)`` of all that a scope lies in, outermost first.
+
+    Raises ValueError where the text is no scope.
+    """
+    at = 0
+    while at < len(scope):
+        seq, at = _number(scope, at)
+        index, at = _number(scope, at)
+        yield seq, index, scope[:at]
+
+
+def _number(scope: str, at: int) -> tuple[int, int]:
+    end = at + 2 + int(scope[at : at + 1], 16)
+    if end > len(scope):
+        raise ValueError(f"the scope {scope!r} is cut off")
+    return int(scope[at + 1 : end], 16), end
 
 
 @dataclass(slots=True)

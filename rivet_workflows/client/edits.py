@@ -12,8 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 from rivet_workflows.records import (
-    SCOPE_DIGITS,
-    SCOPE_STEP,
     Blocked,
     Entry,
     EntryStatus,
@@ -23,6 +21,7 @@ from rivet_workflows.records import (
     child_scope,
     dump_open,
     load_open,
+    scope_steps,
 )
 from rivet_workflows.store.rows import Edit, RunRow
 
@@ -54,8 +53,8 @@ class _History:
     def ancestors(self, seq: int) -> Iterator[tuple[int, int]]:
         """``(seq, index of iteration or branch)`` of the entries around this one, the outermost first."""
         scope = self.scope_of(seq)
-        for at in range(0, len(scope), SCOPE_STEP):
-            yield int(scope[at : at + SCOPE_DIGITS], 16), int(scope[at + SCOPE_DIGITS : at + SCOPE_STEP], 16)
+        for opener, index, _within in scope_steps(scope):
+            yield opener, index
 
     def everything(self) -> list[int]:
         return sorted({*self.rows, *self.open})

@@ -21,7 +21,7 @@ from rivet_workflows import codec
 from rivet_workflows.client.moments import from_micros, from_micros_or_none
 from rivet_workflows.client.results import error_info
 from rivet_workflows.exceptions import ErrorInfo, SerializationError
-from rivet_workflows.records import SCOPE_DIGITS, SCOPE_STEP, Entry, EntryStatus, Kind, load_open
+from rivet_workflows.records import Entry, EntryStatus, Kind, load_open, scope_steps
 
 __all__ = ["Attempt", "HistoryEntry", "build"]
 
@@ -134,9 +134,7 @@ def _branches(kind: int, recorded: str | None) -> Sequence[Any]:
 
 def _path(scope: str, own: str, openers: dict[int, _Opener]) -> tuple[str | int, ...]:
     path: list[str | int] = []
-    for at in range(0, len(scope), SCOPE_STEP):
-        seq = int(scope[at : at + SCOPE_DIGITS], 16)
-        index = int(scope[at + SCOPE_DIGITS : at + SCOPE_STEP], 16)
+    for seq, index, _within in scope_steps(scope):
         opener = openers.get(seq)
         if opener is None:  # its own row is gone; what is inside can still be told apart
             path += [f"?{seq}", index]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..records import SCOPE_DIGITS, Entry, Kind, Prune
+from ..records import SCOPE_END, Entry, Kind, Prune, opened_by
 
 #: An entry and, while it is open, its record in the position.
 Found = tuple[Entry, dict[str, Any] | None]
@@ -34,10 +34,9 @@ def index_entries(rows: Iterable[Entry], records: Iterable[dict[str, Any]]) -> I
 
 def inside(entry: Entry) -> str:
     """What every scope within ``entry`` begins with."""
-    return f"{entry.scope}{entry.seq:0{SCOPE_DIGITS}x}"
+    return opened_by(entry.scope, entry.seq)
 
 
 def whole_scope(path: str) -> Prune:
     """The prune of one branch or iteration with all that is in it."""
-    # The next sibling ends the range: made of the same digits, so it sorts alike under every collation.
-    return Prune(path, f"{path[:-SCOPE_DIGITS]}{int(path[-SCOPE_DIGITS:], 16) + 1:0{SCOPE_DIGITS}x}")
+    return Prune(path, path + SCOPE_END)

@@ -13,7 +13,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 from ..exceptions import EntryInProgress, HistoryDiverged, RivetError
-from ..records import MAX_DEPTH, SCOPE_STEP, Entry, EntryStatus, Kind, child_scope
+from ..records import MAX_SCOPE, Entry, EntryStatus, Kind, child_scope, scope_steps
 from .history import Found
 
 if TYPE_CHECKING:
@@ -242,10 +242,11 @@ class Scope:
             if unmet or self.sealed:
                 machine.report(HistoryDiverged(self._new_text(kind, name, occurrence, unmet)))
         machine.replaying = False
-        if len(self.path) > MAX_DEPTH * SCOPE_STEP:
+        if len(self.path) > MAX_SCOPE:
+            depth = sum(1 for _ in scope_steps(self.path))
             raise RivetError(
-                f"{name!r} lies {len(self.path) // SCOPE_STEP} loops, branches and blocks deep, and {MAX_DEPTH} is the "
-                "most: call another actor with ctx.child, or use a loop in the place of the recursion"
+                f"{name!r} lies {depth} loops, branches and blocks deep, which is more than a history can hold: "
+                "call another actor with ctx.child, or use a loop in the place of the recursion"
             )
         if self.made >= machine.limits.max_scope_entries:
             raise RivetError(

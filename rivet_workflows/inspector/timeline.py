@@ -7,6 +7,7 @@ whose opener is on an earlier page appears under a heading that says it is conti
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 
 from rivet_workflows.inspector.reading import Line, from_open, from_row, unread
-from rivet_workflows.records import SCOPE_DIGITS, SCOPE_STEP, Kind
+from rivet_workflows.records import Kind, scope_steps
 
 __all__ = ["Group", "Node", "Tree", "build", "missing_openers"]
 
@@ -87,7 +88,7 @@ def missing_openers(rows: Sequence[dict[str, Any]], opened: Sequence[dict[str, A
     """Entries whose scopes the rows are in, and that are not among them."""
     known = {row["seq"] for row in rows} | {entry.get("s") for entry in opened}
     scopes = [row["scope"] for row in rows] + [entry.get("p", "") for entry in opened]
-    return {seq for scope in scopes for seq, _index in _steps(scope)} - known
+    return {seq for scope in scopes for seq, _index, _within in _steps(scope)} - known
 
 
 def build(
@@ -118,31 +119,25 @@ def build(
 def _place(tree: Tree, scope: str, elsewhere: dict[int, Line]) -> tuple[Group, list[str]]:
     """The group that a scope names, made with headings where its openers are not on the page; and its location."""
     place: list[str] = []
-    group, at = tree.root, ""
-    for seq, index in _steps(scope):
+    group, around = tree.root, ""
+    for seq, index, within in _steps(scope):
         node = tree.nodes.get(seq)
         if node is None:
-            line = elsewhere.get(seq) or unread(seq, at, _("its entry is gone"))
+            line = elsewhere.get(seq) or unread(seq, around, _("its entry is gone"))
             node = tree.nodes[seq] = Node(line, "/".join([*place, line.label]), continued=True)
             group.nodes.append(node)
         place.append(node.line.label)
         if node.line.kind != Kind.TRY:
             place.append(f"~{index}" if node.line.kind == Kind.LOOP else node.line.branch(index))
         group = node.group(index)
-        at = scope[: len(at) + SCOPE_STEP]
+        around = within
     return group, place
 
 
-def _steps(scope: str) -> list[tuple[int, int]]:
-    """``(seq, index)`` of the entries that enclose a scope, outermost first; of a damaged one, what can be read."""
-    steps = []
-    for at in range(0, len(scope) - SCOPE_STEP + 1, SCOPE_STEP):
-        try:
-            middle, end = at + SCOPE_DIGITS, at + SCOPE_STEP
-            steps.append((int(scope[at:middle], 16), int(scope[middle:end], 16)))
-        except ValueError:
-            break
-    return steps
+def _steps(scope: str) -> Iterator[tuple[int, int, str]]:
+    """What ``scope_steps`` says; of a damaged scope, what can be read."""
+    with contextlib.suppress(ValueError):
+        yield from scope_steps(scope)
 
 
 def _group_label(line: Line, index: int) -> str:

@@ -9,12 +9,9 @@ from uuid import UUID
 from django.db.models import Min, Q
 
 from rivet_workflows.models import Actor, Event, History, Message, Reply, Run, Timer
-from rivet_workflows.records import Blocked, Entry, EntryStatus, Lifecycle, MessageRow
+from rivet_workflows.records import SCOPE_END, Blocked, Entry, EntryStatus, Lifecycle, MessageRow
 from rivet_workflows.store.base import StoreBase
 from rivet_workflows.store.rows import ENTRY_COLUMNS, EventRow, ReplyStatus, RunRow, entry_from_row
-
-#: Sorts behind every hex digit: ``[scope, scope + END)`` is the scope and all that lies inside it.
-SCOPE_END = "g"
 
 
 class ReadVerbs(StoreBase):

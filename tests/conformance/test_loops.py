@@ -9,7 +9,7 @@ import pytest
 
 from rivet_workflows.engine import Limits, Loop
 from rivet_workflows.exceptions import NotReplaySafe, StepFailed
-from rivet_workflows.records import Blocked, EntryStatus, Lifecycle
+from rivet_workflows.records import Blocked, EntryStatus, Lifecycle, scope_steps
 from tests.conformance.conftest import Drive
 from tests.engine.driver import Driver
 from tests.engine.steps import Ledger, echo, fail
@@ -102,7 +102,9 @@ def test_r_loop_14_no_range_is_deleted_twice() -> None:
     write = driver._write
 
     def spy(turn: Any) -> None:
-        ranges.extend((int(p.first[-12:], 16), int(p.end[-12:], 16)) for p in turn.prunes)
+        for prune in turn.prunes:
+            first, end = (list(scope_steps(scope))[-1][1] for scope in (prune.first, prune.end))
+            ranges.append((first, end))
         write(turn)
 
     driver._write = spy  # type: ignore[method-assign]
@@ -428,7 +430,9 @@ def test_random_on_the_outer_context_is_refused_where_a_replay_may_not_pass(driv
         assert "outer context" in drive(run).error.error.message
 
 
-def test_thirty_levels_hold_and_the_next_is_refused_where_it_is_made(drive: Drive) -> None:
+def test_a_hundred_levels_hold_and_what_a_history_cannot_hold_is_refused_where_it_is_made(
+    drive: Drive,
+) -> None:
     def nest(depth: int) -> Any:
         async def run(ctx: Any) -> Any:
             async def within(ctx: Any, left: int) -> Any:
@@ -441,7 +445,7 @@ def test_thirty_levels_hold_and_the_next_is_refused_where_it_is_made(drive: Driv
 
         return run
 
-    assert drive(nest(30)).output == 30
-    failed = drive(nest(31))
+    assert drive(nest(100)).output == 100
+    failed = drive(nest(200))
     assert failed.outcome.lifecycle is Lifecycle.FAILED
-    assert "31 loops, branches and blocks deep, and 30 is the most" in str(failed.error)
+    assert "blocks deep, which is more than a history can hold" in str(failed.error)

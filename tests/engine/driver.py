@@ -20,7 +20,7 @@ from rivet_workflows import codec
 from rivet_workflows.engine import Limits, Machine, Program, Turn
 from rivet_workflows.engine.turn import StepOrder
 from rivet_workflows.exceptions import ErrorInfo, failure_from_record
-from rivet_workflows.records import Claimed, Entry, EntryStatus, Kind, MessageRow
+from rivet_workflows.records import Claimed, Entry, EntryStatus, Kind, MessageRow, scope_steps
 
 ACTOR = uuid.UUID(int=7)
 START = 1_800_000_000_000_000
@@ -391,6 +391,5 @@ class Driver:
         """The iterations of a loop that still have entries of their own."""
         seqs = [row.seq for row in self.rows if row.kind is Kind.LOOP and row.name == loop]
         seqs += [rec["s"] for rec in json.loads(self.inflight)["e"] if rec["n"] == loop]
-        return sorted(
-            {int(r.scope[-12:], 16) for r in self.rows if r.scope and int(r.scope[-24:-12], 16) in seqs}
-        )
+        lasts = (list(scope_steps(row.scope))[-1] for row in self.rows if row.scope)
+        return sorted({index for seq, index, _within in lasts if seq in seqs})

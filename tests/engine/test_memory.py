@@ -114,7 +114,7 @@ def test_deep_nesting_does_not_recurse() -> None:
         return result.value
 
     async def run(ctx: Any) -> Any:
-        return await down(ctx, 300)
+        return await down(ctx, 120)
 
     for replay in (False, True):
         assert Driver(run, replay=replay).start().output == 1
