@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 from django.db import DataError, OperationalError, connections, transaction
 
+from rivet_workflows.models import Actor
 from rivet_workflows.store.errors import Trouble, classify, sqlstate
 from rivet_workflows.store.postgres.base import Prepared
 from rivet_workflows.store.store import Store
@@ -40,18 +41,17 @@ def postgres(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def test_values_come_back_as_by_a_cursor(postgres: Any):
     store, direct = postgres
     sql = "SELECT %s::text, %s::bigint, %s::uuid, %s::text, %s::int[], 7 %% 4, now() IS NULL"
-    given = ['a "b" \\ é', 2**40, UUID(int=7), None, "{1,2}"]
+    given: list[Any] = ['a "b" \\ é', 2**40, UUID(int=7), None, "{1,2}"]
 
     ((*values,),) = store.fast(sql, given)
     with store.atomic():
-        ((*by_cursor,),) = store.fast(sql, given)
-        assert len(direct) == 1, (
-            "the first statement of a transaction goes by psycopg's cursor, which begins it"
-        )
-        store.fast("INSERT INTO rivet_worker (id, host) SELECT 1, 'x' WHERE %s", [False])
-        assert len(direct) == 2
+        ((*within,),) = store.fast(sql, given)
+    with connections[store.alias].cursor() as cursor:
+        cursor.execute(sql, given)
+        by_cursor = list(cursor.fetchone())
+    assert direct == [sql, sql]
 
-    assert values == by_cursor == ['a "b" \\ é', 2**40, UUID(int=7), None, [1, 2], 3, False]
+    assert values == within == by_cursor == ['a "b" \\ é', 2**40, UUID(int=7), None, [1, 2], 3, False]
 
 
 def test_what_was_written_in_a_transaction_goes_with_it(postgres: Any):
@@ -63,8 +63,32 @@ def test_what_was_written_in_a_transaction_goes_with_it(postgres: Any):
             [UUID(int=7)],
         )
         transaction.set_rollback(True, using=store.alias)
-    assert len(direct) == 1
+    assert len(direct) == 2
     assert store.fast("SELECT 1 FROM rivet_timer WHERE actor_id = %s", [UUID(int=7)]) == []
+
+
+def test_a_rollback_leaves_the_prepared_statements_of_the_connection_alone(postgres: Any):
+    store, direct = postgres
+    for _ in range(3):
+        with store.atomic():
+            store.fast("SELECT %s::int", [1])
+            Actor.objects.using(store.alias).count()
+            transaction.set_rollback(True, using=store.alias)
+        assert store.fast("SELECT %s::int", [2]) == [(2,)]
+    assert len(direct) == 6
+
+
+def test_statements_that_somebody_has_deallocated_are_prepared_again(postgres: Any):
+    store, _ = postgres
+    for within in (False, True):
+        assert store.fast("SELECT %s::int", [1]) == [(1,)]
+        with connections[store.alias].cursor() as cursor:
+            cursor.execute("DEALLOCATE ALL")
+        if within:
+            with pytest.raises(OperationalError) as gone, store.atomic():
+                store.fast("SELECT %s::int", [2])
+            assert classify(gone.value) is Trouble.AGAIN
+        assert store.fast("SELECT %s::int", [3]) == [(3,)]
 
 
 def test_a_statement_without_rows_gives_none(postgres: Any):

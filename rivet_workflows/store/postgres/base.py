@@ -43,6 +43,7 @@ def _tuning(local: bool) -> str:
 TUNING, TUNING_LOCAL = _tuning(False), _tuning(True)
 
 
+IDLE, INTRANS = pq.TransactionStatus.IDLE, pq.TransactionStatus.INTRANS
 #: A prepared statement that takes longer than this many seconds may have a plan made when tables were small.
 SLOW = 0.03
 #: Seconds between two replannings: at most, when statements are slow; at least, when none is.
@@ -79,7 +80,8 @@ class Prepared:
     """Statements run on a tuned connection by libpq's own call: one round trip that blocks, and nothing else.
 
     psycopg's cursor takes 110 µs of Python for a statement with 22 parameters, this 30: a step alone in a worker
-    took 0.1 ms longer. Not for the first statement of a transaction: psycopg begins those itself.
+    took 0.1 ms longer. Nothing else may be prepared on the connection: psycopg deallocates *all* statements when a
+    transaction is rolled back in which it has prepared one.
     """
 
     #: Texts that may be prepared on one connection; they are few, as they are made of parts.
@@ -88,29 +90,51 @@ class Prepared:
     def __init__(self, raw: psycopg.Connection[Any]) -> None:
         self.plans = Plans()
         self._pgconn = raw.pgconn
+        #: psycopg begins a transaction of a special kind itself.
+        self._plain = (raw.isolation_level, raw.read_only, raw.deferrable) == (None, None, None)
         # Of its adapters, not of the connection, which would be kept for ever by what is kept as long as it is there.
         self._rows = Transformer(raw.adapters)
         self._names: dict[str, bytes] = {}
+        self._numbers = itertools.count()
 
     def run(self, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
         """The rows, if any. Values are sent as text, of the types that the statement says they have."""
-        name = self._names.get(sql) or self._prepare(sql)
-        result = self._done(self._pgconn.exec_prepared, name, [_sent(value) for value in params], None, 1)
+        values = [_sent(value) for value in params]
+        try:
+            result = self._execute(sql, values)
+        except psycopg.errors.InvalidSqlStatementName as exc:  # somebody has deallocated them
+            self._names.clear()
+            if self.in_transaction_block:
+                # Of the kind after which a transaction is made again.
+                raise psycopg.errors.SerializationFailure(f"{exc}: make the transaction again") from exc
+            result = self._execute(sql, values)
         if result.status != pq.ExecStatus.TUPLES_OK:
             return []
         self._rows.set_pgresult(result)
         return self._rows.load_rows(0, result.ntuples, tuple)
 
-    @property
-    def may_run(self) -> bool:
-        return len(self._names) < self.MOST
+    def may_run(self, *, autocommit: bool) -> bool:
+        """Can ``run`` be called now? Begins the transaction that a connection without ``autocommit`` is to be in."""
+        status = self._pgconn.transaction_status
+        if len(self._names) >= self.MOST or status not in (IDLE, INTRANS):
+            return False
+        if status == IDLE and not autocommit:
+            if not self._plain:
+                return False
+            self._done(self._pgconn.exec_, b"BEGIN")
+        return True
 
     @property
-    def in_transaction(self) -> bool:
-        return bool(self._pgconn.transaction_status == pq.TransactionStatus.INTRANS)
+    def in_transaction_block(self) -> bool:
+        return self._pgconn.transaction_status != IDLE
+
+    def _execute(self, sql: str, values: list[bytes | None]) -> Any:
+        return self._done(
+            self._pgconn.exec_prepared, self._names.get(sql) or self._prepare(sql), values, None, 1
+        )
 
     def _prepare(self, sql: str) -> bytes:
-        name = b"rivet_%d" % len(self._names)
+        name = b"rivet_%d" % next(self._numbers)
         numbers = itertools.count(1)
         text = re.sub("%s|%%", lambda found: "%" if found[0] == "%%" else f"${next(numbers)}", sql)
         self._done(self._pgconn.prepare, name, text.encode())
@@ -167,7 +191,7 @@ class PostgresBase(StoreBase):
                 psycopg.Cursor(raw).execute("DISCARD PLANS", prepare=False)
                 plans.renewed()
             begin = time.monotonic()
-            direct = prepared.may_run and (raw.autocommit or prepared.in_transaction)
+            direct = prepared.may_run(autocommit=raw.autocommit)
             rows = prepared.run(sql, params) if direct else _by_cursor(raw, sql, params)
             plans.took(begin, time.monotonic())
             return rows
@@ -190,15 +214,14 @@ class PostgresBase(StoreBase):
         if is_pooled(connection):
             _prepared.setdefault(raw, Prepared(raw))
             return
-        raw.prepare_threshold = 1  # Django's default of None refuses even those that ask to be prepared
-        raw.prepared_max = 400
+        raw.prepare_threshold = None
         self.query(TUNING)
         _prepared.setdefault(raw, Prepared(raw))
 
 
 def _by_cursor(raw: psycopg.Connection[Any], sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
     cursor: psycopg.Cursor[tuple[Any, ...]] = psycopg.Cursor(raw)
-    cursor.execute(sql, params, prepare=True, binary=True)
+    cursor.execute(sql, params, prepare=False, binary=True)
     returned = cursor.pgresult
     # Not ``cursor.description``, which makes an object per column.
     return cursor.fetchall() if returned is not None and returned.status == pq.ExecStatus.TUPLES_OK else []
