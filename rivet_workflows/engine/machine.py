@@ -96,12 +96,17 @@ class Machine:
         if self.rollback is not None:
             self.rollback.handler_done(seq, attempt, result)
             return self._end()
-        call, rec = self.calls.get(seq), self.open.get(seq)
-        if isinstance(call, StepCall) and rec is not None and rec["a"] == attempt and seq in self.running:
+        call = self.calls.get(seq)
+        if isinstance(call, StepCall) and self.runs(seq, attempt):
             call.ended(result)
             return self._drive()
         self.turn.notes.append(f"late result of entry {seq}, attempt {attempt}, dropped")
         return self._end()
+
+    def runs(self, seq: int, attempt: int) -> bool:
+        """Is this the attempt whose end a step waits for?"""
+        rec = self.open.get(seq)
+        return rec is not None and rec.get("a") == attempt and seq in self.running
 
     def child_done(self, seq: int, ok: bool, output: str | None, error: str | None, now: int) -> Turn:
         """The child actor of the entry ``seq`` is over, with this encoded output or this failure record."""

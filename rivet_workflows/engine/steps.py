@@ -201,6 +201,7 @@ class StepCall(Call):
     def _note_attempt(self, error: ErrorInfo | None, reruns: int) -> None:
         rec, shown = self.rec, self.scope.machine.limits.attempts_shown
         assert rec is not None
+        rec.pop("y", None)
         past = rec.setdefault("x", [])
         shown_error = error.to_dict() if error else None
         if shown_error and len(shown_error["traceback"]) > _TRACEBACK_SHOWN:

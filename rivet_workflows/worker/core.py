@@ -197,8 +197,10 @@ class Core:
         """Actors that a reload did not find any more: they belong to somebody else."""
         self._at(now)
         for actor_id in actor_ids:
-            if actor_id in self._held:
-                self._drop(self._held[actor_id])
+            holding = self._held.get(actor_id)
+            if holding is not None:
+                logger.info("%s %s belongs to somebody else now", holding.claimed.name, holding.claimed.key)
+                self._drop(holding)
 
     def _take(self, claimed: Claimed) -> None:
         self._number += 1
@@ -272,7 +274,8 @@ class Core:
             if not fresh.gone and token.seq in fresh.machine.running:
                 self._run_again(fresh, token)
         for token, report in reports:
-            if not fresh.gone:
+            # One that is stored already, though it was said not to be, would have its effects twice.
+            if not fresh.gone and (fresh.machine.rollback or fresh.machine.runs(token.seq, token.attempt)):
                 if report.output is not None:
                     # The coroutine that was dropped had this very object, and may have changed it.
                     report.value = self.codec.loads(report.output)
@@ -595,7 +598,7 @@ class Core:
         if holding.gone or holding.sent is None:
             return
         sent, holding.sent = holding.sent, None
-        if holding.atomic is not None and result.outcome not in (Commit.OK, Commit.STALE):
+        if holding.atomic is not None and result.outcome is not Commit.OK:
             self._atomic_refused(holding, sent, result)
             return
         holding.atomic = None
@@ -614,8 +617,9 @@ class Core:
                 else:
                     self._orders.remerges.append((result.actor_id, sent.change))
             case Commit.STALE:
-                logger.info("%s %s belongs to somebody else now", holding.claimed.name, holding.claimed.key)
-                self._drop(holding)
+                # It belongs to somebody else, or moved on as nobody here has heard: whatever is stored tells.
+                self._put_back(holding, sent)
+                self._reload(holding)
             case Commit.REFUSED:
                 self._put_back(holding, sent)
                 self._refused(holding, result.error)
@@ -814,6 +818,9 @@ class Core:
                 rec = machine.open.get(seq)
                 if rec is not None and "z" in rec:
                     rec["z"] = max(0, rec["z"] - 1)
+                    started = holding.started.get((seq, rec["a"]))
+                    if started is not None and started.reruns:
+                        rec["y"] = started.reruns  # the next worker goes on counting
             due, inflight = self.now, machine.inflight()
         elif machine.wants_look() is not None:
             due = self.now  # it waits for messages, and nobody has looked whether they are there already

@@ -292,6 +292,7 @@ class Holding:
             remaining_retries=order.remaining_retries,
         )
         if order.options.atomic:
+            start.reruns = self.machine.open.get(order.seq, {}).get("y", 0)
             self.started[order.seq, order.attempt] = start
         return start
 

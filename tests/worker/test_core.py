@@ -158,6 +158,57 @@ def test_the_late_commit_of_a_former_owner_writes_nothing():
     assert first.core.held == 0
 
 
+@pytest.mark.parametrize("written", [False, True])
+def test_an_answer_that_calls_a_commit_stale_is_checked_against_what_is_stored(written: bool):
+    """Whatever makes a store say so, an actor that is this worker's own is not left lying, nor is anything doubled."""
+
+    def tell(step: Any) -> None:
+        step.broadcast("told", "once")
+
+    async def run(ctx: Any) -> int:
+        await ctx.step("tell", tell)
+        return await ctx.step("plus", plus, 1)
+
+    world = World(run)
+    actor = world.actor()
+    worker = world.worker()
+    worker.claim()
+    worker.settle()
+    worker.finish(worker.attempts[0])
+    orders = worker.core.orders()
+    if written:
+        worker.commit(orders.commits)
+    worker.core.committed([CommitResult(actor, Commit.STALE)], world.store.now())
+    worker.until_idle()
+    assert world.output(actor) == 2
+    assert [name for _, name in worker.calls] == ["tell", "plus"]
+    assert len(world.store.rows[actor].events) == 1
+
+
+def test_a_worker_that_stops_hands_over_how_often_an_atomic_step_has_run_again():
+    async def run(ctx: Any) -> None:
+        await ctx.step("count", count, atomic=True)
+
+    world = World(run)
+    actor = world.actor(state='{"n":0}')
+    first, second = world.worker(), world.worker()
+    first.claim()
+    first.settle()
+    lost = StepReport(ok=False, lost=True)
+    for _ in range(2):
+        (start,) = first.attempts
+        first.attempts.clear()
+        first.core.step_done(start.token, lost, world.store.now())
+        first.carry()
+    first.core.step_done(first.attempts.pop().token, lost, world.store.now())
+    first.core.stop(world.store.now())
+    first.settle()
+    assert first.core.held == 0
+    second.until_idle()
+    ((entry),) = world.store.rows[actor].history.values()
+    assert [reruns for *_, reruns in json.loads(entry.attempts or "[]")] == [3]
+
+
 def test_a_waiting_actor_is_let_go_and_woken_by_a_message():
     world = World(echo, CoreLimits(evict_after=1_000_000))
     actor = world.actor()

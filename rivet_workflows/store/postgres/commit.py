@@ -280,6 +280,7 @@ class PostgresCommits(ScheduleVerbs, PostgresBase):
 
     def _sort_out(self, items: Sequence[CommitItem], done: set[int]) -> list[CommitResult]:
         """Why those not done were not: one look without locks tells."""
+        in_transaction = self.connection.in_atomic_block
         missing = [item.actor_id for k, item in enumerate(items, 1) if k not in done]
         rows = self.fast(p.POSITIONS, [lit.uuid_array(missing)])
         found = {row[0]: row[1:] for row in rows}
@@ -288,7 +289,11 @@ class PostgresCommits(ScheduleVerbs, PostgresBase):
             outcome = Commit.OK
             if k not in done:
                 epoch, number, version = found.get(item.actor_id, (None, None, None))
-                if (epoch, number) != (item.epoch, item.commit_no):
+                if in_transaction and epoch == item.epoch and number < item.commit_no:
+                    # The transaction, of an atomic step, sees the actor as it was when it began: this worker's own
+                    # later commits are not there where it is isolated as strictly as that.
+                    outcome = Commit.BUSY
+                elif (epoch, number) != (item.epoch, item.commit_no):
                     outcome = Commit.STALE
                 elif item.state is not None and version != item.state.version:
                     outcome = Commit.CONFLICT
