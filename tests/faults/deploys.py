@@ -32,6 +32,8 @@ class Caller(threading.Thread):
         super().__init__(daemon=True)
         self.ending = threading.Event()
         self.waited: list[float] = []
+        #: Its actors, and the steps of each.
+        self.asked: dict[str, int] = {}
         self.failed: list[BaseException] = []
 
     def run(self) -> None:
@@ -49,7 +51,9 @@ class Caller(threading.Thread):
         from rivet_workflows import client
 
         began = time.monotonic()
-        client.create("slow_steps", f"asked-{number}", input={"steps": 1, "ms": 0}).result(timeout=60)
+        handle = client.create("slow_steps", f"asked-{number}", input={"steps": 1, "ms": 0})
+        self.asked[str(handle.actor_id)] = 1
+        handle.result(timeout=60)
         self.waited.append(time.monotonic() - began)
 
 
@@ -88,7 +92,7 @@ def story(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     finally:
         for worker in workers:
             worker.__exit__()
-    found = load.check(lost_leases(log))
+    found = load.check(lost_leases(log), beside=caller.asked)
     waited = sorted(caller.waited)
     return {
         "database": args.database,

@@ -27,11 +27,6 @@ EVERY = pytest.mark.parametrize(
         pytest.param("mariadb", marks=pytest.mark.requires_mariadb),
     ],
 )
-#: A rolling deploy has not ended within its time, and on SQLite the reruns of an atomic step in a worker that was
-#: replaced are not always in the history. Both are open; they are run where somebody looks for the reason.
-unsettled = pytest.mark.skipif(
-    os.environ.get("RIVET_UNSETTLED") != "1", reason="not settled yet, see above: RIVET_UNSETTLED is not 1"
-)
 own_server = pytest.mark.skipif(
     binaries() is None, reason="no PostgreSQL is installed to start a server of one's own"
 )
@@ -92,7 +87,7 @@ def test_a_step_that_kills_its_process_is_set_aside_alone(database):
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     "database",
-    [pytest.param("sqlite", marks=unsettled), pytest.param("postgres", marks=pytest.mark.requires_postgres)],
+    ["sqlite", pytest.param("postgres", marks=pytest.mark.requires_postgres)],
 )
 def test_a_counter_is_exact_and_what_ran_more_than_once_is_in_the_history(database):
     """``RIVET_COUNTER=10000`` for the full size."""
@@ -196,7 +191,6 @@ def test_all_go_on_after_the_server_is_back():
 
 @pytest.mark.timeout(900)
 @pytest.mark.requires_postgres
-@unsettled
 def test_br_147_a_rolling_deploy_under_load_loses_nothing_and_answers_on():
     (found,) = scenario("deploys", "--rounds", "1")
     assert found["asked"]

@@ -167,7 +167,7 @@ def test_an_answer_that_calls_a_commit_stale_is_checked_against_what_is_stored(w
 
     async def run(ctx: Any) -> int:
         await ctx.step("tell", tell)
-        return await ctx.step("plus", plus, 1)
+        return int(await ctx.step("plus", plus, 1))
 
     world = World(run)
     actor = world.actor()
