@@ -70,18 +70,18 @@ class ReplayCore(Core):
         finally:
             self._quiet = False
 
-    def _tell(self, holding: Holding, token: StepToken, report: StepReport) -> None:
+    def tell(self, holding: Holding, token: StepToken, report: StepReport) -> None:
         # Before the pending commit is begun, which says that what is stored is not the whole.
         replayed = self._replay(holding)
         if replayed is not None and report.effects is not None:
             replayed.completed_in_step([message for message, _ in report.effects.completes])
         self._replayed, self._report = replayed, report
         try:
-            super()._tell(holding, token, report)
+            super().tell(holding, token, report)
         finally:
             self._replayed = self._report = None
 
-    def _feed(
+    def feed(
         self, holding: Holding, happening: Callable[[Machine], Turn], known: Collection[tuple[int, int]] = ()
     ) -> None:
         replayed, self._replayed = self._replayed, None
@@ -89,7 +89,7 @@ class ReplayCore(Core):
         if report is None and not self._quiet:
             replayed = self._replay(holding)
         if replayed is None:
-            super()._feed(holding, happening, known)
+            super().feed(holding, happening, known)
             return
         fresh = replayed
 
@@ -105,7 +105,7 @@ class ReplayCore(Core):
                 self._blame(holding, *difference)
             return turn
 
-        super()._feed(holding, both, known)
+        super().feed(holding, both, known)
 
     # -- replaying
 

@@ -248,7 +248,7 @@ class Carrier:
         found = {one.actor_id for one in claimed}
         with workflow_code():
             self._core.loaded(claimed, self._now())
-            self._core.missing([actor_id for actor_id, _ in held if actor_id not in found], self._now())
+            self._core.missing([one for one in held if one[0] not in found], self._now())
 
     def _roll_back(self, actor_id: UUID, checkpoints: list[tuple[int, str]]) -> None:
         rows = self._db(self._store.rollback_rows, actor_id, checkpoints)

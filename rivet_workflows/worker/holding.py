@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 
 from rivet_workflows.engine import Machine, Turn
 from rivet_workflows.engine.turn import ChildOrder, Failure, StepOrder
-from rivet_workflows.records import Claimed, CommitItem, Finish, Outgoing
+from rivet_workflows.exceptions import ErrorInfo
+from rivet_workflows.records import Blocked, Claimed, CommitItem, Finish, Outgoing
 from rivet_workflows.worker.callers import Callers
 from rivet_workflows.worker.childwatch import ChildWatch
 from rivet_workflows.worker.orders import Effects, ErrorEvent, StateChange, StepReport, StepStart, StepToken
@@ -314,3 +315,10 @@ class Holding:
             failure.retry_at,
             None if failure.set_aside is None else failure.set_aside.reason,
         )
+
+
+def unreadable_event(claimed: Claimed, error: ErrorInfo) -> ErrorEvent:
+    """The actor is set aside, as its rows cannot be understood or stored."""
+    event = ErrorEvent(claimed.actor_id, claimed.name, claimed.key, "workflow", error)
+    event.set_aside = Blocked.UNREADABLE.reason
+    return event

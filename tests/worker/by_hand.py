@@ -78,7 +78,8 @@ class HandWorker:
         if orders.reloads:
             claimed = store.load(self.id, orders.reloads)
             core.loaded(claimed, store.now())
-            core.missing({a for a, _ in orders.reloads} - {c.actor_id for c in claimed}, store.now())
+            found = {one.actor_id for one in claimed}
+            core.missing([held for held in orders.reloads if held[0] not in found], store.now())
         self.merges += orders.remerges
         while self.merges and not self.slow_merges:
             self.merge()

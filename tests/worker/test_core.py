@@ -19,6 +19,7 @@ from rivet_workflows.records import (
     CommitResult,
     Lifecycle,
     Looked,
+    Release,
     WorkerCall,
 )
 from rivet_workflows.worker.core import Core, CoreLimits
@@ -183,6 +184,21 @@ def test_an_answer_that_calls_a_commit_stale_is_checked_against_what_is_stored(w
     assert world.output(actor) == 2
     assert [name for _, name in worker.calls] == ["tell", "plus"]
     assert len(world.store.rows[actor].events) == 1
+
+
+def test_an_actor_that_was_taken_away_and_claimed_again_before_it_was_read_is_held():
+    world = World(three)
+    actor = world.actor()
+    worker = world.worker()
+    worker.claim()
+    (item,) = worker.core.orders().commits
+    world.store.release([Release(actor, 1, world.time)])
+    worker.core.committed(worker.commit([item]), world.store.now())
+    reloads = worker.core.orders().reloads
+    worker.claim()
+    worker.core.missing(reloads, world.store.now())
+    worker.until_idle()
+    assert world.output(actor) == 3
 
 
 def test_a_worker_that_stops_hands_over_how_often_an_atomic_step_has_run_again():
