@@ -23,7 +23,7 @@ from django.db import Error, connections
 from rivet_workflows.records import Commit, CommitItem, CommitResult
 from rivet_workflows.testing.here import HereExecutor, HereLoop
 from rivet_workflows.testing.rules import Rule, Rules, WorkerDied, error_of
-from rivet_workflows.worker.atomic import Handover, run_atomic
+from rivet_workflows.worker.atomic import Handover, Outcome, run_atomic
 from rivet_workflows.worker.attempt import Attempt, describe
 from rivet_workflows.worker.context import StepContext, StepEnvironment
 from rivet_workflows.worker.orders import StepReport, StepStart, StepToken
@@ -262,20 +262,21 @@ class HereRunner:
             return handover
 
         try:
-            report, result = run_atomic(
+            outcome = run_atomic(
                 attempt, alias=self._alias, settle=settle, hand_over=hand_over, commit=self._atomics.commit
             )
         except Exception as error:
             if handover.item is None:
                 self._end(attempt, attempt.failed(error))
                 return
-            report, result = None, CommitResult(start.token.actor_id, Commit.REFUSED, describe(error).message)
-        if report is not None:
-            self._deliver(start.token, report)
-        if result is not None:
-            if result.outcome is Commit.OK and self._rules.take(start, "after_commit"):
+            refused = CommitResult(start.token.actor_id, Commit.REFUSED, describe(error).message)
+            outcome = Outcome(result=refused)
+        if outcome.report is not None:
+            self._deliver(start.token, outcome.report)
+        if outcome.result is not None:
+            if outcome.stays and self._rules.take(start, "after_commit"):
                 raise WorkerDied
-            self._atomics.committed(start.token, result)
+            self._atomics.committed(start.token, outcome.result)
 
     def _returned(self, attempt: _Attempt, value: Any) -> None:
         failure = self._rules.take(attempt.start, "fail_after")

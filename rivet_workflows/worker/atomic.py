@@ -14,6 +14,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -126,13 +127,17 @@ class Atomics:
         self.committed = committed
 
 
-class _RolledBack(Exception):
-    """Leaves the transaction; carries what to report, if anything."""
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one attempt: a report to deliver, or what became of its commit; neither when it was late."""
 
-    def __init__(self, report: StepReport | None = None, result: CommitResult | None = None) -> None:
-        super().__init__()
-        self.report = report
-        self.result = result
+    report: StepReport | None = None
+    result: CommitResult | None = None
+
+    @property
+    def stays(self) -> bool:
+        """Is its transaction to be committed?"""
+        return self.result is not None and self.result.outcome is Commit.OK
 
 
 @contextmanager
@@ -164,39 +169,44 @@ def run_atomic(
     hand_over: Callable[[StepReport], Handover],
     commit: Callable[[CommitItem], CommitResult],
     keep: Callable[[UUID, StateChange], bool] = lambda _actor_id, _change: True,
-) -> tuple[StepReport | None, CommitResult | None]:
-    """One attempt. Gives a report to deliver (a failure), or what became of its commit; neither when it was late.
+) -> Outcome:
+    """One attempt in a transaction of its own.
 
     ``settle``: decide that this end counts, False when a timeout was first. ``keep``: have nobody else change the state
     any more; False when somebody did since the step read it. Raises what the database raises as the
     transaction commits: then nobody knows yet whether it did.
     """
-    result: CommitResult | None = None
+
+    def body() -> Outcome:
+        try:
+            with covered(alias):
+                value = attempt.call()
+            report = attempt.succeeded(value)
+        except BaseException as error:
+            report = attempt.failed(error)
+        if not report.ok:
+            # D-12: a failed attempt of an atomic step leaves nothing.
+            report.effects = None
+            return Outcome(report if settle() else None)
+        change = report.effects.state if report.effects else None
+        kept = change is None or keep(attempt.start.token.actor_id, change)
+        if not settle():
+            return Outcome()
+        if not kept:
+            return Outcome(StepReport(ok=False, lost=True))
+        report.atomic = True
+        item = hand_over(report).wait()
+        return Outcome() if item is None else Outcome(result=commit(item))
+
+    outcome = None
     try:
         with transaction.atomic(using=alias):
-            try:
-                with covered(alias):
-                    value = attempt.call()
-                report = attempt.succeeded(value)
-            except BaseException as error:
-                report = attempt.failed(error)
-            if not report.ok:
-                # D-12: a failed attempt of an atomic step leaves nothing.
-                report.effects = None
-                raise _RolledBack(report=report if settle() else None)
-            change = report.effects.state if report.effects else None
-            kept = change is None or keep(attempt.start.token.actor_id, change)
-            if not settle():
-                raise _RolledBack
-            if not kept:
-                raise _RolledBack(report=StepReport(ok=False, lost=True))
-            report.atomic = True
-            item = hand_over(report).wait()
-            if item is None:
-                raise _RolledBack
-            result = commit(item)
-            if result.outcome is not Commit.OK:
-                raise _RolledBack(result=result)
-    except _RolledBack as back:
-        return back.report, back.result
-    return None, result
+            outcome = body()
+            if not outcome.stays:
+                transaction.set_rollback(True, using=alias)
+    except Exception:
+        if outcome is None or outcome.stays:
+            raise
+        # It could not be rolled back in good order either: the connection is gone, and all that it had not committed.
+        logger.info("The transaction of step %r ended with its connection", attempt.start.name)
+    return outcome

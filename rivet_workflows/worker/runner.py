@@ -19,7 +19,7 @@ from asgiref.sync import iscoroutinefunction
 from rivet_workflows.crashpoints import crashpoint
 from rivet_workflows.records import Commit, CommitItem, CommitResult
 from rivet_workflows.worker.aioloop import StepLoop
-from rivet_workflows.worker.atomic import Atomics, Handover, run_atomic
+from rivet_workflows.worker.atomic import Atomics, Handover, Outcome, run_atomic
 from rivet_workflows.worker.attempt import Attempt
 from rivet_workflows.worker.connections import Outages
 from rivet_workflows.worker.context import StepEnvironment
@@ -242,7 +242,7 @@ class StepRunner:
         try:
             self._atomics.connect()
             with self._atomics.turn.of_step():
-                report, result = run_atomic(
+                outcome = run_atomic(
                     attempt,
                     alias=self._atomics.alias,
                     settle=lambda: self._take(token) is not None,
@@ -257,13 +257,13 @@ class StepRunner:
                 if self._take(token) is not None:
                     self._deliver(token, attempt.failed(error))
                 return False
-            report, result = None, self._atomics.resolve(handover.item, error)
+            outcome = Outcome(result=self._atomics.resolve(handover.item, error))
         crashpoint("after-body")
-        if report is not None:
-            self._deliver(token, report)
-        if result is not None:
-            self._atomics.committed(token, result)
-        return result is not None
+        if outcome.report is not None:
+            self._deliver(token, outcome.report)
+        if outcome.result is not None:
+            self._atomics.committed(token, outcome.result)
+        return outcome.result is not None
 
     def _take(self, token: StepToken) -> Attempt | None:
         """Settle: whoever gets the attempt here decides how it ended. Atomic, as ``dict.pop`` is."""

@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 import pytest
-from django.db import connections, transaction
+from django.db import OperationalError, connections, transaction
 
 from rivet_workflows import Actor, ActorBusy, Event, action, client
 from rivet_workflows.conf import settings
@@ -85,6 +85,41 @@ def test_a_failed_attempt_of_an_atomic_step_leaves_nothing(side: SideDatabase, w
     assert booked() == ["attempt 3"]
     assert handle.call("get") == {"booked": 1}
     assert len(handle.history()[0].attempts) == 3
+
+
+@pytest.mark.parametrize("ends", ["raises", "returns"])
+def test_a_step_whose_connection_is_lost_before_its_transaction_ends_runs_again(
+    side: SideDatabase, workers: Workers, monkeypatch: pytest.MonkeyPatch, ends: str
+):
+    """As when the server is restarted meanwhile: the transaction cannot even be rolled back."""
+    attempts: list[int] = []
+
+    def lose(connection: Any) -> None:
+        def refuse(_params: Any) -> None:
+            monkeypatch.delattr(connection, "get_new_connection")
+            raise OperationalError("the database system is starting up")
+
+        connection.connection.close()
+        monkeypatch.setattr(connection, "get_new_connection", refuse, raising=False)
+
+    def book_and_lose(step: Any) -> None:
+        attempts.append(step.attempt)
+        book(step, f"call {len(attempts)}")
+        if len(attempts) == 1:
+            lose(connections[settings.DATABASE])
+            if ends == "raises":
+                raise ValueError("the server is gone")
+
+    class LosingBooker(Actor):
+        state = {"booked": 0}
+
+        async def run(self, ctx: Any) -> None:
+            await ctx.step("book", book_and_lose, atomic=True, retry_backoff_base=0)
+
+    handle = client.create(LosingBooker, "1")
+    workers.run_dry()
+    assert handle.result(timeout=0) is None
+    assert booked() == ["call 2"]
 
 
 def test_a_constraint_that_fails_at_the_commit_fails_the_attempt(side: SideDatabase, workers: Workers):
