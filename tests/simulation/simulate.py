@@ -169,7 +169,7 @@ class World:
         worker: list[Worker] = []
 
         def committed(item: CommitItem) -> None:
-            checks.committed(self, worker[0].id, item)
+            checks.committed(self, worker[0].writes_as, item)
 
         store = FaultyStore(
             self.store,

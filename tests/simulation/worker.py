@@ -88,6 +88,8 @@ class Runner:
         self.errands: list[Callable[[], None]] = []
         #: Atomic attempts that have returned; with what the core wants committed, once it has said so.
         self.open: dict[StepToken, CommitItem | None] = {}
+        #: The id that the process had when they began: it may lose its lease and get another before they commit.
+        self._begun_as: dict[StepToken, int] = {}
 
     @property
     def running(self) -> int:
@@ -96,6 +98,7 @@ class Runner:
     def start(self, starts: Iterable[StepStart]) -> None:
         for start in starts:
             self.attempts[start.token] = start, self._worker.call(start)
+            self._begun_as[start.token] = self._worker.id
 
     def cancel(self, tokens: Iterable[StepToken]) -> None:
         for token in tokens:
@@ -138,10 +141,13 @@ class Runner:
         item = self.open.pop(token)
         assert item is not None
         store = self._worker.store
+        self._worker.writes_as = self._begun_as[token]
         try:
             (result,) = store.commit_group([item], wait=True)
         except UnknownOutcome:
             (result,) = self._worker.patience(store.resolve, [item])
+        finally:
+            self._worker.writes_as = self._worker.id
         self._worker.inbox.committed(token, result)
 
 
@@ -175,7 +181,7 @@ class Worker:
         """Register, under a new id."""
         world, store = self.world, self.store
         types = world.types(self.version)
-        self.id = self.patience(store.register_worker, "host", 1, types)
+        self.id = self.writes_as = self.patience(store.register_worker, "host", 1, types)
         self.beat_at = self.monotonic()
         self.core = Core(self.id, self._program, codec, world.limits)
         self.hooks = Hooks(world.hooked)
