@@ -128,11 +128,13 @@ class TestActions:
             ("flush", [], {}, 503, "no_worker"),
         ],
     )
-    def test_calls_that_cannot_be_answered(self, api, cart, action, args, kwargs, status, code):
+    def test_calls_that_cannot_be_answered(self, api, cart, settings, action, args, kwargs, status, code):
+        settings.RIVET_WORKFLOWS = {"WORKER_ACTION_TIMEOUT": 0.01}
         answer = call(api, cart, action, *args, **kwargs)
         assert (answer.status_code, answer.json()["code"]) == (status, code)
 
-    def test_busy_says_when_to_try_again(self, api, cart):
+    def test_busy_says_when_to_try_again(self, api, cart, settings):
+        settings.RIVET_WORKFLOWS = {"WORKER_ACTION_TIMEOUT": 0.01}
         assert call(api, cart, "flush").headers["Retry-After"] == "1"
 
     def test_an_action_knows_its_user(self, api, user):
