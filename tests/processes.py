@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -9,10 +10,14 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from rivet_workflows.registry import registry
 from tests.databases import CHECKOUT
 from tests.sidedb import SideDatabase
 
@@ -104,3 +109,41 @@ class WorkerProcess:
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(LONG)
+
+
+def declare_actors() -> None:
+    """The actors of the processes, known here too."""
+    from tests.sideapp import actors
+
+    if registry.find("ledgered") is None:
+        importlib.reload(actors)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Path:
+    """Where steps write that they were called."""
+    path = tmp_path / "ledger"
+    path.touch()
+    return path
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    """Steps of ``gated``, and ``slow`` actions, run while it exists."""
+    path = tmp_path / "gate"
+    path.touch()
+    return path
+
+
+@pytest.fixture
+def start(side: SideDatabase, ledger: Path, gate: Path) -> Iterator[Callable[..., WorkerProcess]]:
+    """Starts processes, which are killed at the end of the test."""
+    started: list[WorkerProcess] = []
+
+    def start(*arguments: str, **options: Any) -> WorkerProcess:
+        started.append(WorkerProcess(side, *arguments, ledger=ledger, gate=gate, **options))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from tests.benchmarks.rig import LONG, Rig, stop
-from tests.cluster.cluster import until
+from tests.waiting import until
 
 
 def kill(rig: Rig) -> None:

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from tests.benchmarks.rig import LONG, Rig, history_span, latencies
-from tests.cluster.cluster import until
+from tests.waiting import until
 
 #: Threads that send at once.
 SENDERS = 4

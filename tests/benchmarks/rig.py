@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.cluster import WorkerProcess, until
+from tests.cluster.cluster import WorkerProcess
+from tests.waiting import until
 
 #: Where steps tell the benchmark that they run: a socket for datagrams.
 SOCKET = "RIVET_BENCH_SOCKET"

@@ -7,7 +7,8 @@ from typing import Any
 
 from tests.benchmarks.messages import all_wait, send_and_see
 from tests.benchmarks.rig import LONG, Rig, cpu_s, latencies, rss_mib
-from tests.cluster.cluster import WorkerProcess, until
+from tests.cluster.cluster import WorkerProcess
+from tests.waiting import until
 
 
 def idle(rig: Rig) -> None:

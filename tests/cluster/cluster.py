@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tests.servers import MARIADB_URL, POSTGRES_URL
+from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Exit code of a scenario that cannot be played on this machine; it says why.
@@ -125,18 +125,6 @@ class WorkerProcess:
         self.process.wait(10)
 
 
-def until(condition: Callable[[], Any], what: str, timeout: float = 120, pause: float = 0.02) -> Any:
-    """Ask again and again until ``condition()`` is true; its value. Raises AssertionError after ``timeout``."""
-    end = time.monotonic() + timeout
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > end:
-            raise AssertionError(f"not within {timeout} s: {what}")
-        time.sleep(pause)
-
-
 @dataclass(frozen=True, slots=True)
 class Call:
     """A line of the ledger: a step's function was called."""
@@ -151,6 +139,20 @@ class Call:
     @property
     def actor_id(self) -> str:
         return self.key.rsplit(":", 1)[0]
+
+
+@contextlib.contextmanager
+def two_workers(log: Path) -> Iterator[None]:
+    """Two workers that are there, and that in the end are alive and stop as they are told to."""
+    from rivet_workflows.models import Worker
+
+    with WorkerProcess(log=log) as first, WorkerProcess(log=log) as second:
+        until(lambda: Worker.objects.count() == 2, "both workers are there")
+        yield
+        for worker in (first, second):
+            assert worker.process.poll() is None, "a worker is gone"
+            worker.kill(signal.SIGTERM)
+            assert worker.wait(120) == 0
 
 
 def read_ledger(path: Path) -> list[Call]:

@@ -24,7 +24,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from tests.cluster.cluster import Call, read_ledger, until
+from tests.cluster.cluster import Call, read_ledger
+from tests.waiting import until
 
 T = TypeVar("T")
 

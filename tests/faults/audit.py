@@ -16,7 +16,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.cluster import WorkerProcess, read_ledger, run_scenario, until
+from tests.cluster.cluster import WorkerProcess, read_ledger, run_scenario
+from tests.waiting import until
 
 ACTORS = 200
 TRIGGER = """

@@ -17,8 +17,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.cluster import WorkerProcess, run_scenario, until
+from tests.cluster.cluster import WorkerProcess, run_scenario
 from tests.cluster.load import Harm, Load, lost_leases, persist
+from tests.waiting import until
 
 #: Seconds. SQLite has one writer: a heartbeat takes its time behind three workers and two senders.
 LEASES = {"sqlite": 4.0}

@@ -15,8 +15,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.cluster import NOT_HERE, WorkerProcess, run_scenario, until
+from tests.cluster.cluster import NOT_HERE, WorkerProcess, run_scenario
 from tests.cluster.load import Load, lost_leases
+from tests.waiting import until
 
 LEASE = 20
 #: µs that the load's timer is set for, and after which it would be late even on a busy machine.

@@ -24,7 +24,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.cluster import ROOT, WorkerProcess, read_ledger, run_scenario, until
+from tests.cluster.cluster import ROOT, WorkerProcess, read_ledger, run_scenario
+from tests.waiting import until
 
 CALLERS = 2
 #: Actions that a caller may be ahead of the steps.

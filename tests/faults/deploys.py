@@ -19,8 +19,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.cluster import WorkerProcess, run_scenario, until
+from tests.cluster.cluster import WorkerProcess, run_scenario
 from tests.cluster.load import Load, lost_leases, persist
+from tests.waiting import until
 
 LEASE = 20
 

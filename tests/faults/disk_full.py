@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -20,8 +19,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.cluster import NOT_HERE, WorkerProcess, play, until
+from tests.cluster.cluster import NOT_HERE, play, two_workers
 from tests.cluster.load import Load, lost_leases
+from tests.waiting import until
 
 SIZE = 24 * 1024 * 1024
 LEASE = 20
@@ -49,11 +49,8 @@ def fill(disk: Path) -> Path:
 
 
 def story(folder: Path, disk: Path, times: int) -> dict[str, Any]:
-    from rivet_workflows.models import Worker
-
     log = folder / "log"
-    with WorkerProcess(log=log) as first, WorkerProcess(log=log) as second:
-        until(lambda: Worker.objects.count() == 2, "both workers are there")
+    with two_workers(log):
         load = Load(folder)
         load.start()
         for _ in range(times):
@@ -65,10 +62,6 @@ def story(folder: Path, disk: Path, times: int) -> dict[str, Any]:
             ballast.unlink()
             time.sleep(0.5)
         load.finish()
-        for worker in (first, second):
-            assert worker.process.poll() is None, "a worker is gone"
-            worker.kill(signal.SIGTERM)
-            assert worker.wait(120) == 0
     lost = lost_leases(log)
     found = load.check(lost, database_hurt=True)
     assert "is full" in log.read_text(), "no worker noticed"

@@ -15,7 +15,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.cluster import WorkerProcess, run_scenario, until
+from tests.cluster.cluster import WorkerProcess, run_scenario
+from tests.waiting import until
 
 OTHERS = 50
 

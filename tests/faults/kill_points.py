@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from rivet_workflows.crashpoints import POINTS
-from tests.cluster.cluster import WorkerProcess, read_ledger, run_scenario, until
+from tests.cluster.cluster import WorkerProcess, read_ledger, run_scenario
+from tests.waiting import until
 
 #: Those within an action on a worker have tests of their own, ``tests/workercalls/test_processes.py``.
 KILLED_AT = tuple(point for point in POINTS if not point.startswith("call-"))

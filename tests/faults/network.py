@@ -12,16 +12,16 @@ from __future__ import annotations
 
 import argparse
 import random
-import signal
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.cluster import WorkerProcess, run_scenario, until
-from tests.cluster.load import Load, lost_leases, persist
+from tests.cluster.cluster import run_scenario, two_workers
+from tests.cluster.load import Load, lost_leases
 from tests.cluster.proxy import Proxy, proxy_to
 from tests.servers import POSTGRES_URL
+from tests.waiting import until
 
 #: Longer than any stall here, on a busy machine.
 LEASE = 20
@@ -42,12 +42,9 @@ def hurt(proxy: Proxy, fault: str, draw: random.Random) -> None:
 
 
 def story(folder: Path, proxy: Proxy, args: argparse.Namespace) -> dict[str, Any]:
-    from rivet_workflows.models import Worker
-
     log = folder / "log"
     draw = random.Random(args.seed)
-    with WorkerProcess(log=log) as first, WorkerProcess(log=log) as second:
-        until(lambda: persist(Worker.objects.count) == 2, "both workers are there")
+    with two_workers(log):
         load = Load(folder, senders=2)
         load.start()
         for _ in range(args.times):
@@ -57,10 +54,6 @@ def story(folder: Path, proxy: Proxy, args: argparse.Namespace) -> dict[str, Any
             time.sleep(draw.uniform(0.0, 0.2))
             hurt(proxy, args.fault, draw)
         load.finish()
-        for worker in (first, second):
-            assert worker.process.poll() is None, "a worker is gone"
-            worker.kill(signal.SIGTERM)
-            assert worker.wait(120) == 0
     lost = lost_leases(log)
     swallowed = {
         "groups_swallowed": sum(GROUP in text for text in proxy.swallowed),

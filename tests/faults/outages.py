@@ -13,15 +13,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import random
-import signal
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.cluster import WorkerProcess, execute, run_scenario, until
-from tests.cluster.load import Load, lost_leases, persist
+from tests.cluster.cluster import execute, run_scenario, two_workers
+from tests.cluster.load import Load, lost_leases
 from tests.cluster.postgres import OwnPostgres, own_postgres
 
 #: Long enough that no outage here outlasts it, on a busy machine.
@@ -115,13 +114,10 @@ def what_a_caller_hears() -> str:
 def story(folder: Path, server: OwnPostgres, args: argparse.Namespace) -> dict[str, Any]:
     from django.db import connection
 
-    from rivet_workflows.models import Worker
-
     log = folder / "log"
     faults = Faults(server, connection.settings_dict["NAME"])
     draw = random.Random(args.seed)
-    with WorkerProcess(log=log) as first, WorkerProcess(log=log) as second:
-        until(lambda: persist(Worker.objects.count) == 2, "both workers are there")
+    with two_workers(log):
         load = Load(folder, senders=3)
         load.start()
         for _ in range(args.times):
@@ -129,10 +125,6 @@ def story(folder: Path, server: OwnPostgres, args: argparse.Namespace) -> dict[s
             getattr(faults, args.fault)()
         time.sleep(0.5)
         load.finish()
-        for worker in (first, second):
-            assert worker.process.poll() is None, "a worker is gone"
-            worker.kill(signal.SIGTERM)
-            assert worker.wait(120) == 0
     lost = lost_leases(log)
     found = load.check(lost, database_hurt=True)
     return {

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.cluster import WorkerProcess, read_ledger, run_scenario, until
+from tests.cluster.cluster import WorkerProcess, read_ledger, run_scenario
+from tests.waiting import until
 
 WAIT = 180
 

@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.cluster import WorkerProcess, run_scenario, until
+from tests.cluster.cluster import WorkerProcess, run_scenario
+from tests.waiting import until
 
 
 def story(log: Path) -> dict[str, Any]:

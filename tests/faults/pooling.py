@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.cluster.cluster import NOT_HERE, WorkerProcess, fresh_database, play, until
+from tests.cluster.cluster import NOT_HERE, WorkerProcess, fresh_database, play
 from tests.cluster.load import Load, lost_leases
+from tests.waiting import until
 
 CONFIG = """
 [databases]

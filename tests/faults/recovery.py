@@ -18,8 +18,9 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.cluster import WorkerProcess, read_ledger, run_scenario, until
+from tests.cluster.cluster import WorkerProcess, read_ledger, run_scenario
 from tests.cluster.postgres import OwnPostgres, own_postgres
+from tests.waiting import until
 
 
 def begin(folder: Path, count: int, ms: int) -> None:

@@ -16,8 +16,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.cluster import WorkerProcess, run_scenario, until
+from tests.cluster.cluster import WorkerProcess, run_scenario
 from tests.cluster.load import Load, lost_leases, persist
+from tests.waiting import until
 
 #: Django waits this long for the file (``OPTIONS``); a writer that waits longer is refused.
 TIMEOUT = 20

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -18,6 +17,7 @@ from rivet_workflows.store import get_store
 from rivet_workflows.worker.shell import Worker, WorkerOptions
 from tests import sidedb
 from tests.sidedb import SideDatabase
+from tests.waiting import until
 from tests.worker.support import LONG
 
 
@@ -40,15 +40,6 @@ def start(side: SideDatabase) -> Iterator[Callable[..., Worker]]:
         worker.stop(grace=0)
     for worker in started:
         assert worker.wait(LONG) is not None
-
-
-def until(happened: Callable[[], Any]) -> Any:
-    pause = threading.Event()
-    for _ in range(LONG * 100):
-        if value := happened():
-            return value
-        pause.wait(0.01)
-    raise AssertionError("it has not happened")
 
 
 def declare() -> Any:

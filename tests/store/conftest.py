@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -154,10 +153,3 @@ def in_threads(*targets: Callable[[], Any]) -> list[Any]:
 
     with ThreadPoolExecutor(len(targets)) as pool:
         return [future.result(60) for future in [pool.submit(run, target) for target in targets]]
-
-
-def until(condition: Callable[[], Any]) -> None:
-    """Ask until it is so: for what another thread or server process will do without being told to."""
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end, "it did not come about"

@@ -14,7 +14,8 @@ from rivet_workflows.models import Actor, History, Timer
 from rivet_workflows.records import Claimed, Commit, Look, Outgoing, Release, StateWrite
 from rivet_workflows.store.errors import UnknownOutcome
 from rivet_workflows.store.store import Store
-from tests.store.conftest import TYPES, in_threads, item, row, until
+from tests.store.conftest import TYPES, in_threads, item, row
+from tests.waiting import until
 
 Pair = tuple[Store, Store]
 

@@ -1,4 +1,4 @@
-"""Actors declared in a test are forgotten after it."""
+"""Actors declared in a test are forgotten after it; workers, here and in processes of their own."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from rivet_workflows.registry import registry
+from tests.processes import gate, ledger, start
 from tests.sidedb import side, side_source
+from tests.worker.fleet import chain, slow, workers
 
-__all__ = ["side", "side_source"]
+__all__ = ["chain", "gate", "ledger", "side", "side_source", "slow", "start", "workers"]
 
 
 @pytest.fixture(autouse=True)

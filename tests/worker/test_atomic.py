@@ -13,10 +13,10 @@ from rivet_workflows.conf import settings
 from rivet_workflows.worker import atomic
 from tests import sidedb
 from tests.sidedb import SideDatabase
+from tests.waiting import until
+from tests.worker.fleet import Workers
 from tests.worker.support import LONG
-from tests.worker.test_shell import Workers, until, workers
 
-__all__ = ["workers"]
 pytestmark = sidedb.both
 
 
@@ -36,6 +36,26 @@ def table(side: SideDatabase) -> Any:
 
 def booked() -> list[str]:
     return [row[0] for row in execute("SELECT what FROM bookings ORDER BY what")]
+
+
+def booker(name: str, function: Any) -> Any:
+    """A kind of actor that has one atomic step, whose state actions change beside it."""
+
+    class Booker(Actor, name=name):
+        state = {"booked": 0}
+
+        async def run(self, ctx: Any) -> None:
+            await ctx.step("book", function, atomic=True)
+
+        @action
+        def bump(self, c: Any) -> None:
+            c.state["booked"] += 10
+
+        @action(read_only=True)
+        def get(self, c: Any) -> Any:
+            return c.state
+
+    return Booker
 
 
 def book(step: Any, what: str) -> str:
@@ -174,27 +194,13 @@ def test_an_action_meanwhile_makes_the_step_run_again_which_is_no_attempt(
         pytest.skip("SQLite has one writer: an action waits for the atomic step")
     disturbed: list[int] = []
 
-    class ContestedBooker(Actor):
-        state = {"booked": 0}
-
-        async def run(self, ctx: Any) -> None:
-            await ctx.step("book", contested, atomic=True)
-
-        @action
-        def bump(self, c: Any) -> None:
-            c.state["booked"] += 10
-
-        @action(read_only=True)
-        def get(self, c: Any) -> Any:
-            return c.state
-
     def contested(step: Any) -> None:
         book(step, "room")
         if len(disturbed) < 3:
             disturbed.append(1)
-            in_another_thread(lambda: client.get(ContestedBooker, "1").call("bump"))
+            in_another_thread(lambda: client.get("ContestedBooker", "1").call("bump"))
 
-    handle = client.create(ContestedBooker, "1")
+    handle = client.create(booker("ContestedBooker", contested), "1")
     workers.run_dry()
     handle.result()
     assert booked() == ["room"]
@@ -211,23 +217,9 @@ def test_a_step_that_loses_to_actions_five_times_locks_the_state(
     settings.RIVET_WORKFLOWS |= {"ACTION_LOCK_TIMEOUT": 0.1}
     waited: list[str] = []
 
-    class BesiegedBooker(Actor):
-        state = {"booked": 0}
-
-        async def run(self, ctx: Any) -> None:
-            await ctx.step("book", besieged, atomic=True)
-
-        @action
-        def bump(self, c: Any) -> None:
-            c.state["booked"] += 10
-
-        @action(read_only=True)
-        def get(self, c: Any) -> Any:
-            return c.state
-
     def bump() -> None:
         try:
-            client.get(BesiegedBooker, "1").call("bump")
+            client.get("BesiegedBooker", "1").call("bump")
         except ActorBusy as busy:
             waited.append(str(busy))
 
@@ -235,7 +227,7 @@ def test_a_step_that_loses_to_actions_five_times_locks_the_state(
         book(step, "room")
         in_another_thread(bump)
 
-    handle = client.create(BesiegedBooker, "1")
+    handle = client.create(booker("BesiegedBooker", besieged), "1")
     workers.run_dry()
     handle.result()
     assert booked() == ["room"]
@@ -253,23 +245,9 @@ def test_an_update_of_an_atomic_step_is_applied_under_the_lock_and_never_makes_i
     settings.RIVET_WORKFLOWS |= {"ACTION_LOCK_TIMEOUT": 0.1}
     calls: list[str] = []
 
-    class UpdatingBooker(Actor):
-        state = {"booked": 0}
-
-        async def run(self, ctx: Any) -> None:
-            await ctx.step("book", updating, atomic=True)
-
-        @action
-        def bump(self, c: Any) -> None:
-            c.state["booked"] += 10
-
-        @action(read_only=True)
-        def get(self, c: Any) -> Any:
-            return c.state
-
     def bump() -> None:
         try:
-            client.get(UpdatingBooker, "1").call("bump")
+            client.get("UpdatingBooker", "1").call("bump")
         except ActorBusy:
             calls.append("busy")
 
@@ -279,10 +257,10 @@ def test_an_update_of_an_atomic_step_is_applied_under_the_lock_and_never_makes_i
 
     def updating(step: Any) -> None:
         calls.append("step")
-        in_another_thread(lambda: client.get(UpdatingBooker, "1").call("bump"))
+        in_another_thread(lambda: client.get("UpdatingBooker", "1").call("bump"))
         step.update(add)
 
-    handle = client.create(UpdatingBooker, "1")
+    handle = client.create(booker("UpdatingBooker", updating), "1")
     workers.run_dry()
     handle.result()
     assert calls == ["step", "busy"]

@@ -9,9 +9,9 @@ from django.db import IntegrityError
 from rivet_workflows import Actor, ChildFailed, Queue, client
 from tests import sidedb
 from tests.sidedb import SideDatabase
-from tests.worker.test_shell import Workers, until, workers
+from tests.waiting import until
+from tests.worker.fleet import Workers
 
-__all__ = ["workers"]
 pytestmark = sidedb.both
 
 

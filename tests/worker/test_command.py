@@ -9,7 +9,6 @@ import socket
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,64 +17,21 @@ import pytest
 from rivet_workflows import client
 from rivet_workflows.models import Run
 from rivet_workflows.models import Worker as WorkerRow
-from rivet_workflows.registry import registry
 from tests import sidedb
-from tests.processes import LONG, WorkerProcess
+from tests.processes import LONG, WorkerProcess, declare_actors
 from tests.sidedb import SideDatabase
+from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(180)
 
 
-@pytest.fixture
-def ledger(tmp_path: Path) -> Path:
-    path = tmp_path / "ledger"
-    path.touch()
-    return path
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Path:
-    """Steps of ``gated`` run while it exists."""
-    path = tmp_path / "gate"
-    path.touch()
-    return path
-
-
 @pytest.fixture(autouse=True)
 def _actors() -> None:
-    """The actors of the processes, known here too."""
-    import importlib
-
-    from tests.sideapp import actors
-
-    if registry.find("ledgered") is None:
-        importlib.reload(actors)
-
-
-@pytest.fixture
-def start(side: SideDatabase, ledger: Path, gate: Path) -> Iterator[Callable[..., WorkerProcess]]:
-    started: list[WorkerProcess] = []
-
-    def start(*arguments: str, **options: Any) -> WorkerProcess:
-        started.append(WorkerProcess(side, *arguments, ledger=ledger, gate=gate, **options))
-        return started[-1]
-
-    yield start
-    for process in started:
-        process.kill()
+    declare_actors()
 
 
 def lines(ledger: Path) -> list[str]:
     return ledger.read_text().splitlines()
-
-
-def until(happened: Callable[[], Any], process: WorkerProcess | None = None) -> Any:
-    for _ in range(LONG * 50):
-        value = happened()
-        if value:
-            return value
-        time.sleep(0.02)
-    raise AssertionError(f"it has not happened:\n{process.log if process else ''}")
 
 
 def owners(side: SideDatabase) -> list[Any]:
@@ -131,7 +87,7 @@ def test_missing_tables_exit_3_and_name_the_mend(start, side: SideDatabase, tmp_
 def test_sigterm_lets_the_running_step_finish(start, side: SideDatabase, ledger: Path, gate: Path):
     handle = client.create("gated", "g")
     process = start("--grace", str(LONG))
-    until(lambda: lines(ledger), process)
+    until(lambda: lines(ledger), lambda: process.log)
     process.signal(signal.SIGTERM)
     process.wait_for("Letting 1 running steps finish")
     gate.unlink()
@@ -171,7 +127,7 @@ def test_heartbeats_go_on_through_a_stop_that_is_longer_than_the_lease(
 def test_after_the_grace_the_step_is_handed_back(start, side: SideDatabase, ledger: Path, gate: Path):
     handle = client.create("gated", "g")
     process = start("--grace", "0.1")
-    until(lambda: lines(ledger), process)
+    until(lambda: lines(ledger), lambda: process.log)
     process.signal(signal.SIGTERM)
     assert process.wait() == 0, process.log
     assert owners(side) == []
@@ -188,7 +144,7 @@ def test_a_second_signal_leaves_at_once_and_hands_back(
 ):
     client.create("gated", "g")
     process = start("--grace", str(LONG))
-    until(lambda: lines(ledger), process)
+    until(lambda: lines(ledger), lambda: process.log)
     process.signal(number)
     process.wait_for("Letting 1 running steps finish")
     process.signal(number)
@@ -273,7 +229,7 @@ def test_children_end_with_their_supervisor(start, side: SideDatabase):
     process = start("--processes", "2")
     process.wait_for(r"Worker \d+ .* runs ", 2)
     process.signal(signal.SIGKILL)
-    until(lambda: WorkerRow.objects.using(side.alias).count() == 0, process)
+    until(lambda: WorkerRow.objects.using(side.alias).count() == 0, lambda: process.log)
 
 
 @sidedb.sqlite_only
@@ -312,7 +268,7 @@ def test_rivet_dev_begins_anew_when_code_changes(start, side: SideDatabase):
         os.utime(str(actors.__file__))
         return "has ended: the server ends or reloads" in process.log
 
-    until(ended, process)
+    until(ended, lambda: process.log)
     process.wait_for(r"Worker \d+ .* runs ", 2)
     process.signal(signal.SIGTERM)
     process.wait()

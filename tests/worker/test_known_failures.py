@@ -10,10 +10,9 @@ from django.db import OperationalError, connections
 from rivet_workflows import Actor, Queue, RivetError, action, client
 from rivet_workflows.models import Worker as WorkerRow
 from tests import sidedb
+from tests.waiting import until
+from tests.worker.fleet import Faulty, Workers
 from tests.worker.support import LONG
-from tests.worker.test_shell import Faulty, Workers, until, workers
-
-__all__ = ["workers"]
 
 
 @sidedb.both

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import signal
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db import connections
 
 from rivet_workflows import NoWorker, client
 from rivet_workflows.models import Call
-from rivet_workflows.registry import registry
 from tests import sidedb
-from tests.processes import LONG, WorkerProcess
+from tests.processes import LONG, WorkerProcess, declare_actors
 from tests.sidedb import SideDatabase
+from tests.waiting import until
 
 pytestmark = [pytest.mark.timeout(180), sidedb.both]
 
@@ -28,66 +25,17 @@ PATIENCE = 90.0
 
 @pytest.fixture(autouse=True)
 def _actors(side: SideDatabase, settings: Any) -> None:
-    """The actors of the processes, known here too."""
-    import importlib
-
     settings.RIVET_WORKFLOWS = {"DATABASE": side.alias, "WORKER_ACTION_TIMEOUT": PATIENCE}
-
-    from tests.sideapp import actors
-
-    if registry.find("counter") is None:
-        importlib.reload(actors)
+    declare_actors()
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Path:
-    path = tmp_path / "ledger"
-    path.touch()
-    return path
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Path:
-    """``slow`` runs while it exists."""
-    path = tmp_path / "gate"
-    path.touch()
-    return path
-
-
-@pytest.fixture
-def start(side: SideDatabase, ledger: Path, gate: Path) -> Iterator[Callable[..., WorkerProcess]]:
-    started: list[WorkerProcess] = []
-
-    def start(*arguments: str, **options: Any) -> WorkerProcess:
+def start(start: Callable[..., WorkerProcess]) -> Callable[..., WorkerProcess]:
+    def patient(*arguments: str, **options: Any) -> WorkerProcess:
         options["settings"] = {"WORKER_ACTION_TIMEOUT": PATIENCE, "LEASE": 5.0} | options.get("settings", {})
-        started.append(WorkerProcess(side, *arguments, ledger=ledger, gate=gate, **options))
-        return started[-1]
+        return start(*arguments, **options)
 
-    yield start
-    for process in started:
-        process.kill()
-
-
-@pytest.fixture
-def aside() -> Iterator[Callable[..., Future[Any]]]:
-    """Calls in threads of their own, so that the test can do something meanwhile."""
-
-    def run(call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        try:
-            return call(*args)
-        finally:
-            connections.close_all()
-
-    with ThreadPoolExecutor(8) as pool:
-        yield lambda call, *args: pool.submit(run, call, args)
-
-
-def until(happened: Callable[[], Any]) -> Any:
-    end = time.monotonic() + LONG
-    while not (value := happened()):
-        assert time.monotonic() < end, "it has not happened"
-        time.sleep(0.02)
-    return value
+    return patient
 
 
 def test_when_its_worker_is_killed_the_caller_is_told_and_nothing_is_stored_or_done_again(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +16,7 @@ from rivet_workflows.models import Worker as WorkerRow
 from rivet_workflows.worker.shell import Worker, WorkerOptions
 from tests import sidedb
 from tests.sidedb import SideDatabase
+from tests.waiting import until
 
 pytestmark = [pytest.mark.timeout(180), sidedb.both]
 
@@ -33,20 +32,6 @@ def _patience(side: SideDatabase, settings: Any) -> None:
         "LEASE": 60.0,
         "HEARTBEAT": 0.2,
     }
-
-
-@pytest.fixture
-def aside() -> Iterator[Callable[..., Future[Any]]]:
-    """Calls in threads of their own, so that the test can do something meanwhile."""
-
-    def run(call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        try:
-            return call(*args)
-        finally:
-            connections.close_all()
-
-    with ThreadPoolExecutor(8) as pool:
-        yield lambda call, *args: pool.submit(run, call, args)
 
 
 @pytest.fixture
@@ -72,14 +57,6 @@ def gate() -> Iterator[threading.Event]:
     event = threading.Event()
     yield event
     event.set()
-
-
-def until(happened: Callable[[], Any]) -> Any:
-    end = time.monotonic() + LONG
-    while not (value := happened()):
-        assert time.monotonic() < end, "it has not happened"
-        time.sleep(0.01)
-    return value
 
 
 def declare(gate: threading.Event | None = None, *, workflow: bool = True) -> Any:
