@@ -93,7 +93,9 @@ def test_without_django(tmp_path):
 def test_failures_show_the_histories(tmp_path):
     (tmp_path / "test_it.py").write_text(FAILING)
     plugins = ("-p", "pytest_django.plugin", "-p", "xdist.plugin", "-n", "2")
-    done = run(tmp_path, *plugins, DJANGO_SETTINGS_MODULE="tests.settings")
+    # In memory: this run has a database of the very names that its processes would take.
+    where = {"DJANGO_SETTINGS_MODULE": "tests.settings", "RIVET_TEST_DATABASE_URL": ""}
+    done = run(tmp_path, *plugins, **where)
     assert "2 failed, 10 passed" in done.stdout, done.stdout + done.stderr
     assert len(re.findall(r"^(-+ |E +)rivet histories", done.stdout, re.MULTILINE)) == 2
     for key in ("o-1", "o-2"):
