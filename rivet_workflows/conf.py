@@ -70,6 +70,11 @@ class Settings:
         "How long create_vars, on_wake, on_sleep and on_error may run before the worker goes on.",
         minimum=0.01,
     )
+    RUN_TIMEOUT: float | None = _key(
+        10.0,
+        "How long the code of run may compute without an await before its actor is set aside; None: for ever.",
+        minimum=0.01,
+    )
     CONCURRENCY: int = _key(50, "async def steps that one worker process runs at a time.", minimum=1)
     STEP_THREADS: int = _key(8, "def steps that one worker process runs at a time, a thread each.", minimum=1)
     MAX_PARKED: int = _key(1000, "Waiting actors that a worker keeps in memory.", minimum=0)

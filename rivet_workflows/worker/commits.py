@@ -16,7 +16,7 @@ from uuid import UUID
 from rivet_workflows.exceptions import ErrorInfo, RivetError
 from rivet_workflows.records import Blocked, Claimed, Commit, CommitItem, CommitResult
 from rivet_workflows.worker.changes import conflicting
-from rivet_workflows.worker.holding import Holding, Pending, unreadable_event
+from rivet_workflows.worker.holding import Holding, Pending, set_aside_event
 from rivet_workflows.worker.orders import ChildStart
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ class Commits:
         item.block = (Blocked.UNREADABLE, holding.code)
         item.block_error = json.dumps({"error": info.to_dict()})
         holding.machine.keep_stored()
-        self._core.ordered.errors.append(unreadable_event(holding.claimed, info))
+        self._core.ordered.errors.append(set_aside_event(holding.claimed, info, Blocked.UNREADABLE))
         self.must(holding)
 
     def reload(self, holding: Holding, *, conflict: bool = False) -> None:

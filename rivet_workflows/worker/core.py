@@ -20,7 +20,7 @@ from uuid import UUID
 
 from rivet_workflows.engine import Limits, Machine, Turn
 from rivet_workflows.engine.program import Codec, Program
-from rivet_workflows.exceptions import ErrorInfo
+from rivet_workflows.exceptions import ErrorInfo, RivetError
 from rivet_workflows.records import (
     Blocked,
     Called,
@@ -34,12 +34,13 @@ from rivet_workflows.records import (
 )
 from rivet_workflows.worker.changes import Changes
 from rivet_workflows.worker.commits import Commits
-from rivet_workflows.worker.holding import Holding, unreadable_event
+from rivet_workflows.worker.holding import Holding, set_aside_event
 from rivet_workflows.worker.orders import (
     CallStart,
     ChildEnd,
     ChildStart,
     Orders,
+    Overran,
     StateChange,
     StepReport,
     StepStart,
@@ -68,17 +69,28 @@ class CoreLimits:
     max_active: int = 500
 
 
+def _unwatched(happening: Callable[[Machine], Turn], machine: Machine) -> Turn:
+    return happening(machine)
+
+
 class Core:
     """See the module. Every method that is told something takes ``now``, the database's time."""
 
     def __init__(
-        self, worker_id: int, programs: Programs, codec: Codec, limits: CoreLimits | None = None
+        self,
+        worker_id: int,
+        programs: Programs,
+        codec: Codec,
+        limits: CoreLimits | None = None,
+        watch: Callable[[Callable[[Machine], Turn], Machine], Turn] = _unwatched,
     ) -> None:
+        """``watch`` calls workflow code, and raises Overran where that was made to end."""
         self.worker_id = worker_id
         self.programs = programs
         self.codec = codec
         self.limits = limits or CoreLimits()
         self.now = 0
+        self._watch = watch
         self._held: dict[UUID, Holding] = {}
         self._number = 0
         self._due: list[tuple[int, UUID]] = []
@@ -218,13 +230,18 @@ class Core:
 
     def _unreadable(self, claimed: Claimed, number: int, exc: BaseException) -> None:
         """Its rows cannot be understood: set aside alone, the others go on."""
+        self._set_aside(claimed, number, exc, Blocked.UNREADABLE)
+
+    def _set_aside(self, claimed: Claimed, number: int, exc: BaseException, reason: Blocked) -> None:
+        """What is stored stays to the letter. Where more is stored by now than ``claimed`` says, the commit is called
+        stale, the actor is read again, and whatever was found is found once more."""
         empty = replace(claimed, key='[""]', inflight="", entries=[])
         holding = Holding(claimed, Machine(_nothing(), empty, self.codec, self.limits.engine), "", number)
-        holding.next_item().item.block = (Blocked.UNREADABLE, "")
+        holding.next_item().item.block = (reason, "")
         holding.machine.keep_stored(claimed.inflight)
         error = ErrorInfo.from_exception(exc)
         holding.next_item().item.block_error = json.dumps({"error": error.to_dict()})
-        self.ordered.errors.append(unreadable_event(claimed, error))
+        self.ordered.errors.append(set_aside_event(claimed, error, reason))
         self.hold(holding)
         self.commits.must(holding)
 
@@ -471,7 +488,10 @@ class Core:
         """Tell the machine, and note what it orders. ``known``: attempts that run already."""
         machine = holding.machine
         try:
-            turn = happening(machine)
+            turn = self._watch(happening, machine)
+        except Overran:
+            self._overran(holding)
+            return
         except Exception as exc:
             logger.exception("the engine failed on %s %s", holding.claimed.name, holding.claimed.key)
             turn = Turn()
@@ -498,6 +518,15 @@ class Core:
             else:
                 self.ordered.rollbacks.append((holding.claimed.actor_id, turn.rollback_scan))
         self.settle(holding)
+
+    def _overran(self, holding: Holding) -> None:
+        """Its code computes for ever, or as good as: set aside alone, before it holds up everybody again."""
+        error = RivetError(
+            "run computed for longer than RUN_TIMEOUT and awaited nothing, while all other actors of its worker waited "
+            "(the log shows where): move the work into a step, deploy that, then recover()"
+        )
+        self.drop(holding)
+        self._set_aside(holding.claimed, holding.number, error, Blocked.POISONED)
 
     def _broken(self, holding: Holding, exc: Exception) -> None:
         """A fault of the engine, or a record it cannot make sense of: the actor is set aside alone."""

@@ -317,8 +317,8 @@ class Holding:
         )
 
 
-def unreadable_event(claimed: Claimed, error: ErrorInfo) -> ErrorEvent:
-    """The actor is set aside, as its rows cannot be understood or stored."""
+def set_aside_event(claimed: Claimed, error: ErrorInfo, reason: Blocked) -> ErrorEvent:
+    """The actor is set aside by the worker, not by its own workflow."""
     event = ErrorEvent(claimed.actor_id, claimed.name, claimed.key, "workflow", error)
-    event.set_aside = Blocked.UNREADABLE.reason
+    event.set_aside = reason.reason
     return event

@@ -26,6 +26,11 @@ class StepToken(NamedTuple):
     holding: int = 0
 
 
+class Overran(BaseException):
+    """Raised in code of ``run`` that has computed for too long. No Exception: code that goes on whatever happens would
+    go on for ever."""
+
+
 @dataclass(slots=True)
 class StepStart:
     """Call this function now: the record of its start is durable (D-11), or the step is ephemeral."""

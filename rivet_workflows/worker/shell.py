@@ -45,6 +45,7 @@ from rivet_workflows.worker.hookjobs import Wanted
 from rivet_workflows.worker.hooks import Hooks
 from rivet_workflows.worker.inbox import Inbox
 from rivet_workflows.worker.orders import ErrorEvent, StateChange
+from rivet_workflows.worker.overrun import RunWatch
 from rivet_workflows.worker.patience import OUTAGES, GivenUp, Patience, insist
 from rivet_workflows.worker.ports import WorkerStore
 from rivet_workflows.worker.programs import engine_limits, make_program
@@ -76,6 +77,8 @@ class WorkerOptions:
     grace: float
     habits: Habits
     limits: CoreLimits
+    #: Seconds that workflow code may compute without an await; None: for ever.
+    run_timeout: float | None = None
     #: Names of the actors to run; None: all that have a workflow.
     actors: tuple[str, ...] | None = None
 
@@ -105,6 +108,7 @@ class WorkerOptions:
                 # A few for each place in which a step can run: more would only keep them from other workers.
                 max_active=4 * ((concurrency or settings.CONCURRENCY) + settings.STEP_THREADS),
             ),
+            run_timeout=settings.RUN_TIMEOUT,
             actors=actors,
         )
 
@@ -150,6 +154,7 @@ class Worker:
         )
         self._db = Patience(store.alias, self.control.pause, self._prepare_connection, self._turn.of_core)
         self._failures = FailureTeller(self._runner, registry.get, _run_error_hook)
+        self._run_watch = RunWatch(options.run_timeout)
         self._thread = threading.Thread(target=self._serve, name="rivet-core", daemon=True)
         self._ready = threading.Event()
         #: Threads still run users' code: the interpreter's exit might wait for them for ever.
@@ -217,6 +222,7 @@ class Worker:
 
     def _serve(self) -> None:
         guard.install()
+        self._run_watch.start()
         try:
             self._prepare_connection_patiently()
             lost = True
@@ -230,6 +236,7 @@ class Worker:
             self._runner.abandon()
         finally:
             self.left_running = not self._runner.stop(LAST_WAIT if not self.control.leaving else 0.1)
+            self._run_watch.stop()
             close_all()
             self._ended()
 
@@ -267,7 +274,7 @@ class Worker:
         return False
 
     def _make_session(self, worker_id: int, codes: dict[str, str]) -> Session:
-        core = Core(worker_id, _program, codec, self.options.limits)
+        core = Core(worker_id, _program, codec, self.options.limits, self._run_watch)
         self._vars.clear()
         hooks = Hooks(registry.get, self._vars, self._failures)
         carrier = Carrier(
