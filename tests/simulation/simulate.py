@@ -371,8 +371,9 @@ class World:
             self.new_worker(version)
         for known in self.actors.values():
             control.let_go_on(self, known)
-        # Each death that a step causes is noticed when the lease is over.
-        self.settle(REST + ("killer" in self.kinds) * MAX_STARTS * (LEASE + 2))
+        # Each death that a step causes is noticed when the lease is over, and they are tried one after the other.
+        killers = sum(known.kind == "killer" for known in self.actors.values())
+        self.settle(REST + killers * MAX_STARTS * (LEASE + 2))
         checks.nothing_is_left(self)
         for known in list(self.actors.values()):
             if WORKFLOWS[known.kind].messages and not (known.closed or known.destroyed):
