@@ -18,6 +18,7 @@ from ..records import EntryStatus, Kind
 from .branches import Branch, JoinCall, MapCall, RaceCall, TryCall
 from .calls import EPOCH, Done, SleepCall, instant
 from .child import ChildCall
+from .history import noted
 from .loops import UNSET, CallableLoop, NativeLoop
 from .options import StepOptions, micros, whole
 from .queues import QueueFace
@@ -239,7 +240,7 @@ class Context:
             entry.output = json.dumps({"resolved": version, "latest": latest})
             machine.record(entry, EntryStatus.COMPLETED)
         else:
-            version = json.loads(entry.output or "{}").get("resolved", 1)
+            version = noted(entry.output)["resolved"]
         return Done(scope, version, f"get_version {name!r}")
 
     # -- the same on every replay --------------------------------------------------------------------

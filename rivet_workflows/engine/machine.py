@@ -67,14 +67,15 @@ class Machine:
         #: Nothing new has been met yet.
         self.replaying = claimed.next_seq > 1
         self.log = ReplayLog(self, program.log)
-        self.turn = Turn()
-        #: Entries that it has recorded, pruned ones included.
-        self._recorded = 0
-        #: No call orders anything any more; and: no happening does either.
-        self.stopped = self.over = False
+        #: The orders of the happening under way; and how many entries it has recorded, pruned ones included.
+        self.turn: Turn
+        self._recorded: int
         self.root: Scope | None = None
         self.ending = Ending(self)
         self.rollback: Rollback | None = Rollback(self, **position["rb"]) if "rb" in position else None
+        #: No call orders anything any more; and: no happening does either.
+        self.stopped = self.rollback is not None
+        self.over = False
 
     # -- happenings ----------------------------------------------------------------------------------
 
@@ -82,7 +83,6 @@ class Machine:
         """Run from the top: for the first time, or through the history to where work goes on."""
         self._begin(now)
         if self.rollback is not None:
-            self.stopped = True
             self.rollback.resume()
             return self._end()
         task = Task(self.program.run, (), self.created_at, self.ending.root_done)
@@ -124,8 +124,8 @@ class Machine:
         """The answer to a look: what was visible at ``at`` in the queues ``names`` (None: any)."""
         self._begin(now)
         self.mailbox.show(found, names, complete, at)
-        for call in self.mailbox.early(at):
-            self.timers.at(call.deadline or 0, call.entry.seq)
+        for due, seq in self.mailbox.early(at):
+            self.timers.at(due, seq)
         return self._drive()
 
     def bell(self, now: int) -> Turn:
@@ -219,7 +219,6 @@ class Machine:
 
     def _end(self) -> Turn:
         if self.over:
-            self.turn.starts.clear()
             self.dispose()
         return self.turn
 
@@ -240,7 +239,6 @@ class Machine:
             rec["o"] = entry.occurrence
         rec["t"] = entry.started_at
         self.open[entry.seq] = rec
-        self.turn.dirty = True
         return rec
 
     def close(self, call: Call, status: EntryStatus) -> None:

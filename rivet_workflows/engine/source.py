@@ -55,7 +55,7 @@ def workflow_code(run: Callable[..., Any], owner: type | None = None) -> tuple[C
         seen[function] = None
         for code in _nested(function.__code__):
             for name in code.co_names:
-                for found in (function.__globals__.get(name), getattr(owner, name, None) if owner else None):
+                for found in (function.__globals__.get(name), getattr(owner, name, None)):
                     other = _function(found)
                     if other is not None and other.__module__ == start.__module__ and other not in seen:
                         queue.append(other)
@@ -76,10 +76,8 @@ def code_hash(run: Callable[..., Any], owner: type | None = None) -> str:
     """16 hex digits that change when the workflow's code does. Comments and formatting do not count."""
     digest = hashlib.sha256()
     for code in workflow_code(run, owner):
-        digest.update(code.co_qualname.encode())
-        digest.update(code.co_code)
-        digest.update("\0".join(code.co_names).encode("utf-8", "surrogatepass"))
-        digest.update("\0".join(map(_constant_text, code.co_consts)).encode("utf-8", "surrogatepass"))
+        constants = [_constant_text(value) for value in code.co_consts]
+        digest.update(repr((code.co_code, code.co_names, constants)).encode())
     return digest.hexdigest()[:16]
 
 

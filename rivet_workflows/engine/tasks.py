@@ -126,7 +126,7 @@ class Tasks:
             return call, call.replay()
         while self.live:
             call = self.live.popleft()
-            if not call.scope.task.stopped and call.entry.done_seq is None:
+            if not call.scope.task.stopped:
                 return call, call.finish()
         if self._machine.turn_is_long():
             self.paused = self._machine.mailbox.next() is not None
