@@ -149,7 +149,7 @@ class SleepCall(Call):
 
     def due(self) -> None:
         """The time has come; a message that was sent by then may still go first."""
-        self.scope.machine.mailbox.reached(self, self.deadline)
+        self.scope.machine.mailbox.reached(self.deadline, self.entry.seq)
 
     def finish(self) -> Result:
         self.entry.input = json.dumps({"deadline": self.deadline})

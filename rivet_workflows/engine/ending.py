@@ -153,6 +153,5 @@ class Ending:
         turn.cancels += sorted(machine.running)
         machine.running.clear()
         machine.timers.clear()
-        machine.mailbox.clear()
         turn.dirty = turn.must_commit = True
         machine.stopped = machine.over = True

@@ -123,6 +123,8 @@ class Machine:
     ) -> Turn:
         """The answer to a look: what was visible at ``at`` in the queues ``names`` (None: any)."""
         self._begin(now)
+        if self.stopped:
+            return self._end()
         self.mailbox.show(found, names, complete, at)
         for due, seq in self.mailbox.early(at):
             self.timers.at(due, seq)

@@ -16,7 +16,6 @@ from ..records import MessageRow
 from .timers import Timers
 
 if TYPE_CHECKING:
-    from .calls import SleepCall
     from .queues import QueueCall
 
 #: Messages asked for at once, unless a wait wants more.
@@ -47,7 +46,7 @@ class Seen:
 class Mailbox:
     """The open waits of one actor, the messages seen and not taken, and the deadlines that have come."""
 
-    __slots__ = ("_asked", "_deadlines", "_gone", "_reached", "_rung", "_seen", "held", "waits")
+    __slots__ = ("_asked", "_deadlines", "_gone", "_rung", "_seen", "held", "waits")
 
     def __init__(self, held: dict[int, tuple[int, str]]) -> None:
         self.waits: dict[int, QueueCall] = {}
@@ -56,8 +55,7 @@ class Mailbox:
         self._seen: list[Seen] = []
         #: Taken or held by a turn that may not be committed yet: a look still shows them.
         self._gone: set[int] = set()
-        #: Sleeps and waits whose deadline has come and that were not told yet; and these deadlines.
-        self._reached: dict[int, SleepCall | QueueCall] = {}
+        #: Of sleeps and waits: those that have come, and were not told yet.
         self._deadlines = Timers()
         self._asked = self._rung = False
 
@@ -78,46 +76,39 @@ class Mailbox:
             seen.fresh = False
         self._rung = self._asked
 
-    def reached(self, call: SleepCall | QueueCall, deadline: int) -> None:
+    def reached(self, deadline: int, seq: int) -> None:
         """The deadline of a call has come. Whether nothing was sent by then only a look after it can tell (D-15)."""
-        self._reached[call.entry.seq] = call
-        self._deadlines.at(deadline, call.entry.seq)
+        self._deadlines.at(deadline, seq)
 
     def early(self, at: int) -> list[tuple[int, int]]:
         """The deadlines that the estimate of the time took for reached and that are not, as the look's time shows;
         each with the entry."""
-        early = self._deadlines.pop_after(at)
-        for _, seq in early:
-            del self._reached[seq]
-        return early
+        return self._deadlines.pop_after(at)
 
     def forget(self, seq: int) -> None:
         """The call ``seq`` does not wait any more."""
         self.waits.pop(seq, None)
-        if self._reached.pop(seq, None) is not None:
-            self._deadlines.cancel(seq)
+        self._deadlines.cancel(seq)
 
     # -- what goes on --------------------------------------------------------------------------------
 
-    def next(self) -> QueueCall | SleepCall | None:
+    def next(self) -> int | None:
         """The call that gets its result next; None while there is none or a look must come first."""
-        if not self.waits and not self._reached:
-            return None
-        best: tuple[int, int, QueueCall] | None = None
+        best: tuple[int, int] | None = None
         known: int | None = None
         for seq, wait in self.waits.items():
             until = self._match(wait)
             if until is None:
-                if best is None or (wait.taken[0].sent_at, seq) < best[:2]:
-                    best = (wait.taken[0].sent_at, seq, wait)
+                first = (wait.taken[0].sent_at, seq)
+                best = first if best is None else min(best, first)
                 continue
             known = until if known is None else min(known, until)
         timer = self._deadlines.first()
         if timer is None or (best is not None and best[0] <= timer[0]):
-            return None if best is None else best[2]
+            return None if best is None else best[1]
         if known is not None and known < timer[0]:
             return None
-        return self._reached[timer[1]]
+        return timer[1]
 
     def _match(self, wait: QueueCall) -> int | None:
         """Set what ``wait`` takes; None: it goes on with that. Else until when it is known that nothing came for it."""
@@ -176,10 +167,3 @@ class Mailbox:
     def committed(self, message_ids: Iterable[int]) -> None:
         """These are taken, or hidden, for good: a look does not show them any more."""
         self._gone.difference_update(message_ids)
-
-    def clear(self) -> None:
-        """The run is over: nothing waits any more."""
-        self.waits.clear()
-        self._reached.clear()
-        self._deadlines.clear()
-        self._seen.clear()

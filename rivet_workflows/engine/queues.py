@@ -89,7 +89,7 @@ class QueueCall(Call):
 
     def due(self) -> None:
         assert self.deadline is not None
-        self.scope.machine.mailbox.reached(self, self.deadline)
+        self.scope.machine.mailbox.reached(self.deadline, self.entry.seq)
 
     def wants(self, message: MessageRow) -> bool:
         """The message is of its queues, and was sent by its deadline."""

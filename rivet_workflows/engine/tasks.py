@@ -131,8 +131,11 @@ class Tasks:
         if self._machine.turn_is_long():
             self.paused = self._machine.mailbox.next() is not None
             return None
-        waiting = self._machine.mailbox.next()
-        return None if waiting is None else (waiting, waiting.finish())
+        seq = self._machine.mailbox.next()
+        if seq is None:
+            return None
+        call = self._machine.calls[seq]
+        return call, call.finish()
 
     def _advance(self, task: Task, call: Call | Done | None, ok: bool, value: Any) -> None:
         if call is not None and call.scope is not None:

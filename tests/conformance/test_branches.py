@@ -10,6 +10,7 @@ from rivet_workflows.exceptions import (
     CriticalError,
     EntryInProgress,
     JoinError,
+    MessageNotCompleted,
     RaceError,
     RollbackError,
     StepFailed,
@@ -404,6 +405,26 @@ def test_r_race_06_losers_leave_nothing(drive: Drive) -> None:
     assert driver.inflight.count('"s":') == 1
     assert driver.machine.mailbox.waits == {}
     assert driver.machine.checkpoints == []
+
+
+def test_r_race_06_a_loser_that_was_to_be_told_in_the_same_turn_leaves_nothing(drive: Drive) -> None:
+    async def run(ctx: Any) -> Any:
+        async def refused(b: Any) -> Any:
+            try:
+                await b.queue.next("second")
+            except MessageNotCompleted:
+                return "told"
+
+        held = await ctx.queue.next("first", completable=True)
+        outcome = await ctx.race("r", a=refused, b=refused)
+        await ctx.sleep("z", 1)
+        await held.complete()
+        return outcome.winner
+
+    driver = drive(run)
+    driver.send("m", 1)
+    assert driver.advance(1).output == "a"
+    assert driver.names() == ["first", "r", "second", "z"]
 
 
 def test_r_race_07_08_failures(drive: Drive) -> None:

@@ -238,6 +238,28 @@ def test_nothing_is_new_inside_what_is_finished(drive: Drive) -> None:
     )
 
 
+def test_nothing_is_new_in_the_last_iteration_of_a_finished_loop(drive: Drive) -> None:
+    async def old(ctx: Any) -> Any:
+        for _ in range(2):
+            async for it in ctx.loop("l"):
+                await it.step("s", echo)
+                break
+        await ctx.sleep("z", 5)
+
+    async def new(ctx: Any) -> Any:
+        for number in range(2):
+            async for it in ctx.loop("l"):
+                await it.step("s", echo)
+                if number == 1:
+                    await it.step("t", echo)
+                break
+
+    assert told(drive(old).deploy(new, removed={"z": "sleep"})) == (
+        "the code calls step 'l#2/~0/t', which is not in the history, inside something that the history holds as "
+        "finished: gate it with ctx.get_version, or restore the code"
+    )
+
+
 def test_a_call_left_without_await_when_an_error_ended_its_scope(drive: Drive) -> None:
     async def old(ctx: Any) -> Any:
         async def x(b: Any) -> Any:
