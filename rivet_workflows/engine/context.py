@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ..exceptions import NotReplaySafe
-from ..records import EntryStatus, Kind
+from ..records import REMOVABLE, EntryStatus, Kind
 from .branches import Branch, JoinCall, MapCall, RaceCall, TryCall
 from .calls import EPOCH, Done, SleepCall, instant
 from .child import ChildCall
@@ -23,7 +23,6 @@ from .loops import UNSET, CallableLoop, NativeLoop
 from .options import StepOptions, micros, whole
 from .queues import QueueFace
 from .results import RaceOutcome, TryResult
-from .source import line_of_project
 from .steps import StepCall, kinds_to_catch
 
 if TYPE_CHECKING:
@@ -286,7 +285,7 @@ class Context:
     def _only_in_steps(self, what: str) -> NoReturn:
         self._scope.machine.report(
             NotReplaySafe(
-                f"ctx.{what} is not available in run ({line_of_project()}), because a replay would see another value: "
+                f"ctx.{what} is not available in run, because a replay would see another value: "
                 f"use step.{what} inside a step, and return from the step what run needs"
             )
         )
@@ -326,9 +325,6 @@ class LoopContext(Context):
         super().__init__(scope)
         self.iteration = iteration
         self.loop_state = state
-
-
-REMOVABLE = frozenset(kind.label for kind in Kind if kind is not Kind.TRY)
 
 
 def _function_name(function: Any) -> str:

@@ -26,6 +26,7 @@ from .replaylog import ReplayLog
 from .results import Message
 from .rollback import Rollback
 from .scope import Scope, Stopped
+from .source import line_of_call, placed
 from .steps import StepCall
 from .tasks import Finished, Task, Tasks
 from .timers import Timers
@@ -382,7 +383,9 @@ class Machine:
             self.ending.unreadable(what if call is None else f"{what} {call.what}", exc)
             raise Stopped from None
 
-    def report(self, error: RivetError) -> NoReturn:
-        """Refuse what the code does. Never raised into ``run`` as itself (D-09): the run is closed, then told."""
+    def report(self, error: RivetError, line: str | None = None) -> NoReturn:
+        """Refuse what the code does at ``line``, or in the call that is being made. Never raised into ``run`` as itself
+        (D-09): the run is closed, then told."""
+        error.message = placed(error.message, line or line_of_call())
         self.ending.refuse(error)
         raise Stopped

@@ -283,7 +283,8 @@ class Scope:
             if entry.kind.label not in (kind, Kind.REMOVED.label):
                 machine.report(
                     HistoryDiverged(
-                        f"removed({name!r}, {kind!r}): the history holds a {entry.kind.label} there (entry {entry.seq})"
+                        f"removed({name!r}, {kind!r}): the history holds a {entry.kind.label} there (entry "
+                        f'{entry.seq}): say ctx.removed("{name}", "{entry.kind.label}"), or restore it'
                     )
                 )
             self._give_up(entry, rec)

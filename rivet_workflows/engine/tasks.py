@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ..exceptions import NotReplaySafe
 from .calls import Call, Done, Result
 from .scope import MAX_REFUSALS, Dead, Scope, Stopped
+from .source import line_of_wait, placed
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -187,7 +188,8 @@ class Tasks:
                 NotReplaySafe(
                     f"run awaited {shown}, which is not a call on the context of its own branch. Only ctx calls may be "
                     "awaited in run (ctx.sleep for asyncio.sleep); await everything else inside a step"
-                )
+                ),
+                line_of_wait(task.coro),
             )
         except Stopped:
             task.stopped = True
@@ -225,8 +227,9 @@ class Tasks:
             except BaseException as exc:
                 notes.append(f"{type(exc).__name__} while the workflow was unwound: {exc}")
                 return True
-        where = getattr(getattr(task.coro, "cr_frame", None), "f_lineno", "?")
-        notes.append(f"the workflow catches BaseException around line {where} and was dropped: do not")
+        notes.append(
+            placed("the workflow catches BaseException and was dropped: do not", line_of_wait(task.coro))
+        )
         return False
 
 

@@ -31,7 +31,7 @@ def test_d_01_repeated_names_are_numbered(drive: Drive) -> None:
     assert [row.occurrence for row in driver.entries()] == [1, 2, 3]
 
 
-def test_r_loc_04_unique_names(drive: Drive) -> None:
+def test_r_loc_04_r_div_01_unique_names(drive: Drive) -> None:
     async def run(ctx: Any) -> Any:
         await ctx.step("a", echo)
         await ctx.sleep("a", 1)
@@ -121,7 +121,7 @@ def test_br_055_d_03_nothing_new_runs_on_a_history_that_does_not_fit(drive: Driv
     assert driver.output == "old"
 
 
-def test_br_055_position_stays_to_the_letter() -> None:
+def test_br_055_r_div_11_position_stays_to_the_letter_and_fixed_code_goes_on() -> None:
     async def new(ctx: Any) -> Any:
         await ctx.get_version("gate", 2)
         await ctx.step("renamed", echo)
@@ -202,7 +202,7 @@ def test_r_div_08_09_order_and_settings_may_change(drive: Drive) -> None:
 
 
 @pytest.mark.parametrize("kind", list(Kind), ids=lambda k: k.label)
-def test_br_056_every_kind_replays_as_itself(drive: Drive, kind: Kind) -> None:
+def test_br_056_r_div_02_every_kind_replays_as_itself(drive: Drive, kind: Kind) -> None:
     async def run(ctx: Any) -> Any:
         async def body(c: Any, *_: Any) -> Any:
             await c.sleep("in", 0)
@@ -634,7 +634,7 @@ def test_what_belongs_into_steps_is_refused(drive: Drive, name: str) -> None:
     error = drive(run).error.error
     assert error.is_a(NotReplaySafe.__name__)
     call = f"{name}()" if name in ("client", "broadcast", "destroy") else name
-    assert error.message.startswith(f"ctx.{call} is not available in run ")
+    assert error.message.startswith(f"ctx.{call} is not available in run, ")
 
 
 @pytest.mark.usefixtures("resisting")
