@@ -148,7 +148,7 @@ def test_r_loop_14_no_range_is_deleted_twice() -> None:
     assert ranges == [(0, 3), (3, 6)]
 
 
-def test_r_loop_06_07_resume_in_the_iteration(drive: Drive) -> None:
+def test_r_loop_05_06_07_resume_in_the_iteration(drive: Drive) -> None:
     ledger = Ledger()
 
     async def run(ctx: Any) -> Any:
@@ -165,6 +165,9 @@ def test_r_loop_06_07_resume_in_the_iteration(drive: Drive) -> None:
         driver.crash().evict().advance(1)
     assert driver.output == 4
     assert ledger.lines == [0, 1, 2, 3]  # R-SLEEP-11
+    steps = [row for row in driver.rows if row.name == "a"]
+    assert len({row.scope for row in steps}) == 4
+    assert {row.occurrence for row in steps} == {1}
 
 
 @pytest.mark.parametrize("how", ["break", "return", "raise", "caught"])
@@ -215,7 +218,7 @@ def test_r_loop_08_finished_loop_is_not_run(drive: Drive) -> None:
     assert len(entered) == before
 
 
-def test_r_loop_09_16_iteration_is_checked_at_its_end(drive: Drive) -> None:
+def test_r_loop_09_16_r_div_05_iteration_is_checked_at_its_end(drive: Drive) -> None:
     async def old(ctx: Any) -> Any:
         async for it in ctx.loop("x"):
             await it.step("a", echo)

@@ -89,6 +89,20 @@ def test_r_rb_04_divergence_rolls_nothing_back(drive: Drive) -> None:
     assert ledger.lines == [1]
 
 
+def test_r_rb_05_letting_go_of_a_run_rolls_nothing_back(drive: Drive) -> None:
+    ledger = Ledger()
+
+    async def run(ctx: Any) -> Any:
+        await ctx.rollback_checkpoint("cp")
+        await ctx.step("a", ledger.write, 1, rollback=ledger.undo)
+        await ctx.sleep("z", 60)
+
+    driver = drive(run, **ledger.handlers).evict().crash()
+    driver.machine.dispose()
+    assert driver.start().advance(60).outcome.lifecycle is Lifecycle.COMPLETED
+    assert ledger.lines == [1]
+
+
 def test_r_rb_08_12_done_handlers_are_skipped_after_a_crash(drive: Drive) -> None:
     ledger = Ledger()
 

@@ -215,6 +215,22 @@ def test_r_queue_09_br_039_timeout_is_recorded_once(drive: Drive) -> None:
     assert len(driver.queue) == 1
 
 
+def test_r_queue_11_a_message_before_the_deadline_ends_the_wait_in_one_commit(drive: Drive) -> None:
+    async def run(ctx: Any) -> Any:
+        got = await ctx.queue.next_batch("m", timeout=5)
+        await ctx.sleep("z", 60)
+        return [message.body for message in got]
+
+    driver = drive(run)
+    commits = driver.commits
+    driver.send("a", "in time")
+    assert driver.commits == commits + 1
+    assert driver.queue == []
+    assert driver.names() == ["m"]
+    assert driver.machine.next_due == START + 60_000_000  # the deadline is none any more
+    assert driver.advance(60).output == ["in time"]
+
+
 def test_r_queue_10_next_raises(drive: Drive) -> None:
     async def run(ctx: Any) -> Any:
         try:
