@@ -21,13 +21,13 @@ _CALLS_WORKFLOWS = "rivet_workflows.engine.tasks"
 
 
 def _is_projects(frame: FrameType) -> bool:
-    return frame.f_globals.get("__name__", "").split(".")[0] not in _NOT_PROJECTS
+    return str(frame.f_globals.get("__name__")).split(".")[0] not in _NOT_PROJECTS
 
 
 def line_of_call() -> str | None:
     """``file:line`` of the workflow's code that is running: the nearest frame that is neither ours nor Django's. None
     where the engine does something by itself."""
-    frame: FrameType | None = sys._getframe(1)
+    frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_globals.get("__name__") != _CALLS_WORKFLOWS:
         if _is_projects(frame):
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -32,7 +32,6 @@ class Timers:
 
     def clear(self) -> None:
         self._due.clear()
-        self._heap.clear()
 
     def first(self) -> tuple[int, int] | None:
         """What is due first: when, and which entry."""

@@ -557,6 +557,13 @@ def test_code_that_cannot_be_is_told_what_to_do(
     assert told(drive(code, **options)) == text
 
 
+async def foreign_in_a_helper(ctx: Any) -> None:
+    async def helper() -> None:
+        await foreign(ctx)
+
+    await helper()
+
+
 async def asyncio_in_run(ctx: Any) -> None:
     await asyncio.sleep(1)
 
@@ -602,6 +609,16 @@ def test_br_055_a_divergence_names_the_line_of_the_call(drive: Drive, code: Any,
 )
 def test_a_refusal_names_the_line_of_the_call(drive: Drive, code: Any, call: str) -> None:
     assert told_with_line(drive(code)).endswith(line_of(call, code))
+
+
+def test_a_refusal_names_the_innermost_line_that_waits(drive: Drive) -> None:
+    assert told_with_line(drive(foreign_in_a_helper)).endswith(line_of("await Foreign", foreign))
+
+
+def test_code_of_no_module_has_lines_too(drive: Drive) -> None:
+    names: dict[str, Any] = {}
+    exec(compile("async def run(ctx):\n    ctx.state", "shop.py", "exec"), names)
+    assert told_with_line(drive(names["run"])).endswith(" (at shop.py:2)")
 
 
 def test_what_no_line_calls_is_told_without_one(drive: Drive) -> None:
