@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from rivet_workflows.codec.names import declared_in
 from rivet_workflows.engine.options import DEFAULTS
 from rivet_workflows.markers import ActionOptions, Event, Queue
+from rivet_workflows.records import REMOVABLE
 from rivet_workflows.registry import MISSING, ActionDef, ActorOptions, ActorType, DeclarationError, registry
 from rivet_workflows.validation import signature_of
 
@@ -47,11 +48,6 @@ HOOKS: Mapping[str, tuple[str, ...]] = {
     "on_disconnect": ("self", "c", "connection"),
     "has_permission": ("self", "request", "operation", "name"),
 }
-#: Kinds of entries that code can declare removed (R-REM-01).
-REMOVABLE = frozenset(
-    {"step", "loop", "sleep", "message", "rollback_checkpoint", "join", "race", "removed", "version_check"}
-    | {"send", "map", "child"}
-)
 #: Names on ``self`` that mean something already.
 RESERVED = frozenset({"actor_id", "key", "state", "vars", "run"})
 _FORBIDDEN = ("__init__", "__new__", "__setattr__", "__getattribute__")

@@ -194,7 +194,7 @@ class StepFailed(RivetError):
 
     @staticmethod
     def from_record(
-        step_name: str, kind: str, attempts: int, error: ErrorInfo, *, retried: bool
+        step_name: str, kind: str, attempts: int, error: ErrorInfo, *, retried: bool = False
     ) -> StepFailed:
         """The exception for a recorded failure. ``retried``: the step's retries were used up."""
         classes: dict[str, type[StepFailed]] = {

@@ -56,6 +56,8 @@ class Kind(IntEnum):
 
 
 _LABELS = {kind: kind.name.lower() for kind in Kind}
+#: Kinds of entries that code can declare removed (R-REM-01).
+REMOVABLE = frozenset(_LABELS.values())
 
 
 class EntryStatus(IntEnum):

@@ -22,6 +22,7 @@ from ..exceptions import (
 )
 from ..records import EntryStatus, Kind
 from .calls import Call
+from .history import noted
 from .results import BlockFailure, RaceOutcome, TryResult
 from .steps import caught, step_failure
 
@@ -65,7 +66,7 @@ class Branches(Call):
         self._begin()
 
     def recorded(self) -> None:
-        self._compare(json.loads(self.entry.input or "[]"))
+        self._compare(noted(self.entry.input))
         self._begin()
 
     def _shape(self) -> Any:
@@ -97,17 +98,12 @@ class Branches(Call):
 
     def _spawn(self, index: int, *arguments: Any) -> None:
         machine = self.scope.machine
-        label = f"{self._label}/{self.names[index]}"
+        label = f"{self.numbered}/{self.names[index]}"
         child = self.scopes[index] = machine.branch(
             self.scope, self.entry, index, label, sealed=self.finished
         )
         arguments = (machine.context(child), *arguments)
         machine.spawn(child, self.functions[index], arguments, lambda ok, v: self._branch_done(index, ok, v))
-
-    @property
-    def _label(self) -> str:
-        occurrence = self.entry.occurrence
-        return self.entry.name if occurrence == 1 else f"{self.entry.name}#{occurrence}"
 
     def _branch_done(self, index: int, ok: bool, value: Any) -> None:
         self._settle(index, ok, value)
@@ -133,7 +129,6 @@ class Branches(Call):
             entry.output = None if output is None else json.dumps(output)
             if not ok:
                 entry.error = json.dumps(failure_record(value))
-            machine.turn.must_commit = True
             machine.close(self, EntryStatus.COMPLETED if ok else EntryStatus.FAILED)
         elif ok is not (entry.status is EntryStatus.COMPLETED):
             machine.report(
@@ -240,7 +235,7 @@ class RaceCall(Branches):
         self.winner: str | None = None
         if self.entry.output:
             # Of a won race only the winning branch is entered again.
-            self._compare(json.loads(self.entry.input or "[]"))
+            self._compare(noted(self.entry.input))
             self.winner = json.loads(self.entry.output)["winner"]
             self.left = 1
             self._spawn(list(self.names).index(self.winner))
@@ -286,7 +281,9 @@ class TryCall(Branches):
 
     def _spawn(self, index: int, *arguments: Any) -> None:
         machine = self.scope.machine
-        child = self.scopes[0] = machine.branch(self.scope, self.entry, 0, self._label, sealed=self.finished)
+        child = self.scopes[0] = machine.branch(
+            self.scope, self.entry, 0, self.numbered, sealed=self.finished
+        )
         machine.spawn(
             child, self.functions[0], (machine.context(child),), lambda ok, v: self._branch_done(0, ok, v)
         )

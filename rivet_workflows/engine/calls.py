@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..exceptions import EntryInProgress, HistoryDiverged
 from ..records import Entry, EntryStatus, Kind
+from .history import numbered
 
 if TYPE_CHECKING:
     from .scope import Scope
@@ -74,6 +75,10 @@ class Call:
             self.resume()
         else:
             self.recorded()
+
+    @property
+    def numbered(self) -> str:
+        return numbered(self.entry.name, self.entry.occurrence)
 
     @property
     def what(self) -> str:
@@ -144,11 +149,10 @@ class SleepCall(Call):
 
     def due(self) -> None:
         """The time has come; a message that was sent by then may still go first."""
-        self.scope.machine.mailbox.sleep_over(self)
+        self.scope.machine.mailbox.reached(self.deadline, self.entry.seq)
 
     def finish(self) -> Result:
         self.entry.input = json.dumps({"deadline": self.deadline})
-        self.scope.machine.turn.must_commit = True
         self.scope.machine.close(self, EntryStatus.COMPLETED)
         return True, None
 

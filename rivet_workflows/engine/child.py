@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..exceptions import ChildFailed, ErrorInfo, HistoryDiverged, failure_from_record, failure_record
 from ..records import EntryStatus, Kind
 from .calls import Call, Result
+from .history import noted
 from .turn import ChildOrder
 
 if TYPE_CHECKING:
@@ -44,8 +45,8 @@ class ChildCall(Call):
         self._order()
 
     def recorded(self) -> None:
-        shown = json.loads(self.entry.input or "{}")
-        self._compare([shown.get("actor"), shown.get("key")])
+        child = noted(self.entry.input)
+        self._compare([child["actor"], child["key"]])
         super().recorded()
 
     def _compare(self, recorded: list[Any]) -> None:
@@ -86,7 +87,7 @@ class ChildCall(Call):
     def replay(self) -> Result:
         entry = self.entry
         if entry.status is EntryStatus.FAILED:
-            return False, failure_from_record(json.loads(entry.error or "{}"))
+            return False, failure_from_record(noted(entry.error))
         if entry.output is None:
             return True, None
         return True, self.scope.machine.decode(entry.output, "the result of", self)

@@ -14,15 +14,15 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ..exceptions import NotReplaySafe
-from ..records import EntryStatus, Kind
+from ..records import REMOVABLE, EntryStatus, Kind
 from .branches import Branch, JoinCall, MapCall, RaceCall, TryCall
 from .calls import EPOCH, Done, SleepCall, instant
 from .child import ChildCall
+from .history import noted
 from .loops import UNSET, CallableLoop, NativeLoop
 from .options import StepOptions, micros, whole
 from .queues import QueueFace
 from .results import RaceOutcome, TryResult
-from .source import line_of_project
 from .steps import StepCall, kinds_to_catch
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ class Context:
             entry.output = json.dumps({"resolved": version, "latest": latest})
             machine.record(entry, EntryStatus.COMPLETED)
         else:
-            version = json.loads(entry.output or "{}").get("resolved", 1)
+            version = noted(entry.output)["resolved"]
         return Done(scope, version, f"get_version {name!r}")
 
     # -- the same on every replay --------------------------------------------------------------------
@@ -285,7 +285,7 @@ class Context:
     def _only_in_steps(self, what: str) -> NoReturn:
         self._scope.machine.report(
             NotReplaySafe(
-                f"ctx.{what} is not available in run ({line_of_project()}), because a replay would see another value: "
+                f"ctx.{what} is not available in run, because a replay would see another value: "
                 f"use step.{what} inside a step, and return from the step what run needs"
             )
         )
@@ -325,9 +325,6 @@ class LoopContext(Context):
         super().__init__(scope)
         self.iteration = iteration
         self.loop_state = state
-
-
-REMOVABLE = frozenset(kind.label for kind in Kind if kind is not Kind.TRY)
 
 
 def _function_name(function: Any) -> str:

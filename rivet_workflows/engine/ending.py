@@ -21,6 +21,7 @@ from ..exceptions import (
 from ..records import Blocked, Entry, Kind, Lifecycle
 from .rollback import Rollback
 from .scope import Stopped
+from .source import line_of_raise, placed
 from .turn import Failure, Outcome, SetAside, Turn
 
 if TYPE_CHECKING:
@@ -123,10 +124,11 @@ class Ending:
             machine.root.end(well=False)
         if isinstance(exc, RuntimeError) and str(exc) == "no running event loop":
             # What asyncio says where no loop may be: it raises before it suspends.
-            exc = NotReplaySafe(
+            text = (
                 "run used asyncio (sleep, timeout, create_task, gather, …), which a replay cannot repeat: use "
                 "ctx.sleep, ctx.race, ctx.join and timeouts of steps, and await everything else inside a step"
             )
+            exc = NotReplaySafe(placed(text, line_of_raise(exc)))
         record = json.dumps(failure_record(exc))
         if not (isinstance(exc, StepFailed) and exc.step_name is not None):
             machine.turn.failures.append(Failure("workflow", ErrorInfo.from_exception(exc)))
@@ -153,6 +155,5 @@ class Ending:
         turn.cancels += sorted(machine.running)
         machine.running.clear()
         machine.timers.clear()
-        machine.mailbox.clear()
         turn.dirty = turn.must_commit = True
         machine.stopped = machine.over = True

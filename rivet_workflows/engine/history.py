@@ -6,6 +6,7 @@ scope and name, and here is said which places lie inside an entry.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -19,6 +20,17 @@ Index = dict[str, dict[tuple[str, int], Found]]
 def open_entry(rec: Mapping[str, Any]) -> Entry:
     """The entry of an open record."""
     return Entry(rec["s"], rec["p"], rec["n"], Kind(rec["k"]), rec.get("o", 1), started_at=rec["t"])
+
+
+def numbered(name: str, occurrence: int) -> str:
+    """The name of an entry within its scope as people read it (D-01)."""
+    return name if occurrence == 1 else f"{name}#{occurrence}"
+
+
+def noted(text: str | None) -> Any:
+    """What the engine itself has noted in a part of a finished entry, which is never without it."""
+    assert text is not None
+    return json.loads(text)
 
 
 def index_entries(rows: Iterable[Entry], records: Iterable[dict[str, Any]]) -> Index:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ..exceptions import HistoryDiverged, NotReplaySafe, RivetError
 from ..records import EntryStatus, Kind, Prune, child_scope
 from .calls import Call, Done, Result
+from .history import noted
 from .options import whole
 from .results import Loop
 
@@ -48,13 +49,8 @@ class LoopCall(Call):
         self.rec |= {"i": 0, "v": self.start, "f": 0, "m": self.scope.task.now}
 
     def recorded(self) -> None:
-        position = json.loads(self.entry.input or "{}")
-        self.rec = {
-            "i": position.get("iteration", 0),
-            "v": position.get("state", "null"),
-            "f": 0,
-            "m": position.get("at", 0),
-        }
+        position = noted(self.entry.input)
+        self.rec = {"i": position["iteration"], "v": position["state"], "f": 0, "m": position["at"]}
 
     @property
     def finished(self) -> bool:
@@ -65,18 +61,12 @@ class LoopCall(Call):
         """The context of the current iteration."""
         rec, task = self.rec, self.scope.task
         assert rec is not None
-        if rec["m"]:
-            task.now = max(task.now, rec["m"])
-        self.current = self.scope.child(self.entry, rec["i"], task, "", sealed=self.finished)
-        self.current.label = f"{self.scope_name}/~{rec['i']}"
+        task.now = max(task.now, rec["m"])
+        label = f"{self.numbered}/~{rec['i']}"
+        self.current = self.scope.child(self.entry, rec["i"], task, label, sealed=self.finished)
         machine, text = self.scope.machine, rec["v"]
         state = None if text == "null" else machine.decode(text, "the state of", self)
         return machine.loop_context(self.current, rec["i"], state)
-
-    @property
-    def scope_name(self) -> str:
-        occurrence = self.entry.occurrence
-        return self.entry.name if occurrence == 1 else f"{self.entry.name}#{occurrence}"
 
     def turn(self, state: Any) -> None:
         """The current iteration is over; the next starts with ``state``."""

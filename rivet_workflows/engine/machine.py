@@ -26,6 +26,7 @@ from .replaylog import ReplayLog
 from .results import Message
 from .rollback import Rollback
 from .scope import Scope, Stopped
+from .source import line_of_call, placed
 from .steps import StepCall
 from .tasks import Finished, Task, Tasks
 from .timers import Timers
@@ -67,14 +68,15 @@ class Machine:
         #: Nothing new has been met yet.
         self.replaying = claimed.next_seq > 1
         self.log = ReplayLog(self, program.log)
-        self.turn = Turn()
-        #: Entries that it has recorded, pruned ones included.
-        self._recorded = 0
-        #: No call orders anything any more; and: no happening does either.
-        self.stopped = self.over = False
+        #: The orders of the happening under way; and how many entries it has recorded, pruned ones included.
+        self.turn: Turn
+        self._recorded: int
         self.root: Scope | None = None
         self.ending = Ending(self)
         self.rollback: Rollback | None = Rollback(self, **position["rb"]) if "rb" in position else None
+        #: No call orders anything any more; and: no happening does either.
+        self.stopped = self.rollback is not None
+        self.over = False
 
     # -- happenings ----------------------------------------------------------------------------------
 
@@ -82,7 +84,6 @@ class Machine:
         """Run from the top: for the first time, or through the history to where work goes on."""
         self._begin(now)
         if self.rollback is not None:
-            self.stopped = True
             self.rollback.resume()
             return self._end()
         task = Task(self.program.run, (), self.created_at, self.ending.root_done)
@@ -123,9 +124,11 @@ class Machine:
     ) -> Turn:
         """The answer to a look: what was visible at ``at`` in the queues ``names`` (None: any)."""
         self._begin(now)
+        if self.stopped:
+            return self._end()
         self.mailbox.show(found, names, complete, at)
-        for call in self.mailbox.early(at):
-            self.timers.at(call.deadline or 0, call.entry.seq)
+        for due, seq in self.mailbox.early(at):
+            self.timers.at(due, seq)
         return self._drive()
 
     def bell(self, now: int) -> Turn:
@@ -219,7 +222,6 @@ class Machine:
 
     def _end(self) -> Turn:
         if self.over:
-            self.turn.starts.clear()
             self.dispose()
         return self.turn
 
@@ -240,7 +242,6 @@ class Machine:
             rec["o"] = entry.occurrence
         rec["t"] = entry.started_at
         self.open[entry.seq] = rec
-        self.turn.dirty = True
         return rec
 
     def close(self, call: Call, status: EntryStatus) -> None:
@@ -382,7 +383,9 @@ class Machine:
             self.ending.unreadable(what if call is None else f"{what} {call.what}", exc)
             raise Stopped from None
 
-    def report(self, error: RivetError) -> NoReturn:
-        """Refuse what the code does. Never raised into ``run`` as itself (D-09): the run is closed, then told."""
+    def report(self, error: RivetError, line: str | None = None) -> NoReturn:
+        """Refuse what the code does at ``line``, or in the call that is being made. Never raised into ``run`` as itself
+        (D-09): the run is closed, then told."""
+        error.message = placed(error.message, line or line_of_call())
         self.ending.refuse(error)
         raise Stopped

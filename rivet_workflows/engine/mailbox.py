@@ -8,15 +8,14 @@ to that time, and :meth:`Mailbox.wants` asks for the look that tells.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..records import MessageRow
+from .timers import Timers
 
 if TYPE_CHECKING:
-    from .calls import SleepCall
     from .queues import QueueCall
 
 #: Messages asked for at once, unless a wait wants more.
@@ -45,9 +44,9 @@ class Seen:
 
 
 class Mailbox:
-    """The open waits of one actor, the messages seen and not taken, and the sleeps that are over."""
+    """The open waits of one actor, the messages seen and not taken, and the deadlines that have come."""
 
-    __slots__ = ("_asked", "_gone", "_rung", "_seen", "_sleeps", "held", "waits")
+    __slots__ = ("_asked", "_deadlines", "_gone", "_rung", "_seen", "held", "waits")
 
     def __init__(self, held: dict[int, tuple[int, str]]) -> None:
         self.waits: dict[int, QueueCall] = {}
@@ -56,7 +55,8 @@ class Mailbox:
         self._seen: list[Seen] = []
         #: Taken or held by a turn that may not be committed yet: a look still shows them.
         self._gone: set[int] = set()
-        self._sleeps: list[tuple[int, int, SleepCall]] = []
+        #: Of sleeps and waits: those that have come, and were not told yet.
+        self._deadlines = Timers()
         self._asked = self._rung = False
 
     # -- what comes in -------------------------------------------------------------------------------
@@ -76,54 +76,39 @@ class Mailbox:
             seen.fresh = False
         self._rung = self._asked
 
-    def sleep_over(self, call: SleepCall) -> None:
-        heapq.heappush(self._sleeps, (call.deadline, call.entry.seq, call))
+    def reached(self, deadline: int, seq: int) -> None:
+        """The deadline of a call has come. Whether nothing was sent by then only a look after it can tell (D-15)."""
+        self._deadlines.at(deadline, seq)
 
-    def early(self, at: int) -> list[SleepCall | QueueCall]:
-        """The deadlines that the estimate of the time took for reached and that are not, as the look's time shows."""
-        sleeps = [call for due, _, call in self._sleeps if due > at]
-        if sleeps:
-            self._sleeps = [item for item in self._sleeps if item[0] <= at]
-            heapq.heapify(self._sleeps)
-        waits = [w for w in self.waits.values() if w.overdue and w.deadline is not None and w.deadline > at]
-        for wait in waits:
-            wait.overdue = False
-        return [*sleeps, *waits]
+    def early(self, at: int) -> list[tuple[int, int]]:
+        """The deadlines that the estimate of the time took for reached and that are not, as the look's time shows;
+        each with the entry."""
+        return self._deadlines.pop_after(at)
 
     def forget(self, seq: int) -> None:
         """The call ``seq`` does not wait any more."""
         self.waits.pop(seq, None)
-        if self._sleeps:
-            self._sleeps = [item for item in self._sleeps if item[1] != seq]
-            heapq.heapify(self._sleeps)
+        self._deadlines.cancel(seq)
 
     # -- what goes on --------------------------------------------------------------------------------
 
-    def next(self) -> QueueCall | SleepCall | None:
+    def next(self) -> int | None:
         """The call that gets its result next; None while there is none or a look must come first."""
-        if not self.waits and not self._sleeps:
-            return None
-        best: tuple[int, int, QueueCall] | None = None
-        timer: tuple[int, int, QueueCall | SleepCall] | None = self._sleeps[0] if self._sleeps else None
+        best: tuple[int, int] | None = None
         known: int | None = None
         for seq, wait in self.waits.items():
             until = self._match(wait)
             if until is None:
-                if best is None or (wait.taken[0].sent_at, seq) < best[:2]:
-                    best = (wait.taken[0].sent_at, seq, wait)
+                first = (wait.taken[0].sent_at, seq)
+                best = first if best is None else min(best, first)
                 continue
             known = until if known is None else min(known, until)
-            if (
-                wait.overdue
-                and wait.deadline is not None
-                and (timer is None or (wait.deadline, seq) < timer[:2])
-            ):
-                timer = (wait.deadline, seq, wait)
+        timer = self._deadlines.first()
         if timer is None or (best is not None and best[0] <= timer[0]):
-            return None if best is None else best[2]
+            return None if best is None else best[1]
         if known is not None and known < timer[0]:
             return None
-        return timer[2]
+        return timer[1]
 
     def _match(self, wait: QueueCall) -> int | None:
         """Set what ``wait`` takes; None: it goes on with that. Else until when it is known that nothing came for it."""
@@ -146,15 +131,12 @@ class Mailbox:
         """
         if not self.waits:
             return None
-        horizon = min(
-            [due for due, _, _ in self._sleeps[:1]]
-            + [w.deadline for w in self.waits.values() if w.overdue and w.deadline is not None],
-            default=NEVER,
-        )
+        due = self._deadlines.next()
         wanting = [
             wait
             for _, wait in sorted(self.waits.items())
-            if (until := self._match(wait)) is not None and (until == NEVER or until < horizon)
+            if (until := self._match(wait)) is not None
+            and (until == NEVER or (due is not None and until < due))
         ]
         if not wanting:
             return None
@@ -185,9 +167,3 @@ class Mailbox:
     def committed(self, message_ids: Iterable[int]) -> None:
         """These are taken, or hidden, for good: a look does not show them any more."""
         self._gone.difference_update(message_ids)
-
-    def clear(self) -> None:
-        """The run is over: nothing waits any more."""
-        self.waits.clear()
-        self._sleeps.clear()
-        self._seen.clear()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..exceptions import MessageNotCompleted, QueueTimeout, failure_from_record, failure_record
 from ..records import EntryStatus, Kind, MessageRow
 from .calls import Call, Done, Result, instant
+from .history import noted
 from .options import micros, whole
 from .results import Message
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 class QueueCall(Call):
     """``queue.next`` (``single``) and ``queue.next_batch``."""
 
-    __slots__ = ("completable", "count", "deadline", "names", "overdue", "single", "taken")
+    __slots__ = ("completable", "count", "deadline", "names", "single", "taken")
     kind = Kind.MESSAGE
 
     def __init__(
@@ -40,8 +41,6 @@ class QueueCall(Call):
         self.single = single
         #: What it goes on with, as the mailbox has matched it.
         self.taken: list[MessageRow] = []
-        #: The deadline has come; a look must tell that nothing was sent by then.
-        self.overdue = False
         super().__init__(scope, name)
 
     def fresh(self) -> None:
@@ -71,7 +70,7 @@ class QueueCall(Call):
             return
         names = rec.get("q")
         self.names = None if names is None else tuple(names)
-        self.count, self.deadline, self.completable = rec.get("c", 1), rec.get("d"), bool(rec.get("m"))
+        self.count, self.deadline, self.completable = rec["c"], rec.get("d"), bool(rec.get("m"))
         self._wait()
 
     def _refuse(self, error: str) -> None:
@@ -89,8 +88,8 @@ class QueueCall(Call):
             machine.timers.at(self.deadline, seq)
 
     def due(self) -> None:
-        """The deadline has come. Whether nothing was sent by then only a look after it can tell (D-15)."""
-        self.overdue = True
+        assert self.deadline is not None
+        self.scope.machine.mailbox.reached(self.deadline, self.entry.seq)
 
     def wants(self, message: MessageRow) -> bool:
         """The message is of its queues, and was sent by its deadline."""
@@ -100,7 +99,6 @@ class QueueCall(Call):
 
     def finish(self) -> Result:
         machine, entry = self.scope.machine, self.entry
-        machine.turn.must_commit = True
         if entry.error is not None:
             machine.close(self, EntryStatus.FAILED)
             return False, failure_from_record(json.loads(entry.error))
@@ -118,7 +116,7 @@ class QueueCall(Call):
 
     def replay(self) -> Result:
         if self.entry.status is EntryStatus.FAILED:
-            return False, failure_from_record(json.loads(self.entry.error or "{}"))
+            return False, failure_from_record(noted(self.entry.error))
         return self._result()
 
     def _result(self) -> Result:

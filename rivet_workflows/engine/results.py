@@ -101,9 +101,7 @@ class TryResult(Generic[T]):
 
 
 def _step_failed(failure: StepFailure) -> StepFailed:
-    return StepFailed.from_record(
-        failure.step_name, failure.kind, failure.attempts, failure.error, retried=False
-    )
+    return StepFailed.from_record(failure.step_name, failure.kind, failure.attempts, failure.error)
 
 
 @dataclass(frozen=True)

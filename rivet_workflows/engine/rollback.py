@@ -78,8 +78,9 @@ class Rollback:
             machine.ending.failed(self.error)
             return
         entry = self.entries[0]
+        assert entry.rollback is not None
         try:
-            handler = machine.program.find_handler(entry.rollback or "")
+            handler = machine.program.find_handler(entry.rollback)
         except LookupError as exc:
             self._stuck(entry, ErrorInfo.from_exception(exc, with_traceback=False))
             return

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..exceptions import EntryInProgress, HistoryDiverged, RivetError
 from ..records import MAX_SCOPE, Entry, EntryStatus, Kind, child_scope, scope_steps
-from .history import Found
+from .history import Found, numbered
 
 if TYPE_CHECKING:
     from .calls import Call, Done
@@ -110,9 +110,8 @@ class Scope:
 
     def at(self, name: str, occurrence: int = 1) -> str:
         """The location of an entry of this scope as people read it."""
-        shown = name if occurrence == 1 else f"{name}#{occurrence}"
-        where = self.where
-        return f"{where}/{shown}" if where else shown
+        where, last = self.where, numbered(name, occurrence)
+        return f"{where}/{last}" if where else last
 
     def draw(self, what: str) -> random.Random:
         """Random numbers, seeded by the actor and the place: a replay draws the same.
@@ -284,7 +283,8 @@ class Scope:
             if entry.kind.label not in (kind, Kind.REMOVED.label):
                 machine.report(
                     HistoryDiverged(
-                        f"removed({name!r}, {kind!r}): the history holds a {entry.kind.label} there (entry {entry.seq})"
+                        f"removed({name!r}, {kind!r}): the history holds a {entry.kind.label} there (entry "
+                        f'{entry.seq}): say ctx.removed("{name}", "{entry.kind.label}"), or restore it'
                     )
                 )
             self._give_up(entry, rec)
@@ -297,10 +297,11 @@ class Scope:
         if rec is not None or self.machine.held:
             self.machine.abandon(entry)
         if rec is not None:
-            self._place_removed(entry, entry.kind.label)
+            kind, entry.kind = entry.kind, Kind.REMOVED
+            self._place_removed(entry, kind.label)
 
     def _place_removed(self, entry: Entry, kind: str) -> None:
-        entry.kind, entry.input = Kind.REMOVED, json.dumps(kind)
+        entry.input = json.dumps(kind)
         self.machine.record(entry, EntryStatus.REMOVED)
 
     # -- end ---------------------------------------------------------------------------------------

@@ -15,15 +15,49 @@ from functools import lru_cache
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
-_NOT_PROJECTS = ("rivet_workflows", "django")
+_NOT_PROJECTS = ("rivet_workflows", "django", "asyncio")
+#: Who calls it runs the workflow and is no part of it.
+_CALLS_WORKFLOWS = "rivet_workflows.engine.tasks"
 
 
-def line_of_project() -> str:
-    """``file:line`` of the project's code that is running: the nearest frame that is neither ours nor Django's."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] in _NOT_PROJECTS:
+def _is_projects(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).split(".")[0] not in _NOT_PROJECTS
+
+
+def line_of_call() -> str | None:
+    """``file:line`` of the workflow's code that is running: the nearest frame that is neither ours nor Django's. None
+    where the engine does something by itself."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_globals.get("__name__") != _CALLS_WORKFLOWS:
+        if _is_projects(frame):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
-    return "unknown line" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return None
+
+
+def line_of_wait(coro: Any) -> str | None:
+    """``file:line`` of the workflow's code in which a suspended coroutine waits."""
+    line = None
+    while (frame := getattr(coro, "cr_frame", None)) is not None:
+        if _is_projects(frame):
+            line = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        coro = coro.cr_await
+    return line
+
+
+def line_of_raise(exc: BaseException) -> str | None:
+    """``file:line`` of the workflow's code from which an exception came."""
+    line, at = None, exc.__traceback__
+    while at is not None:
+        if _is_projects(at.tb_frame):
+            line = f"{at.tb_frame.f_code.co_filename}:{at.tb_lineno}"
+        at = at.tb_next
+    return line
+
+
+def placed(text: str, line: str | None) -> str:
+    """What is wrong, and where in the project's files."""
+    return text if line is None else f"{text} (at {line})"
 
 
 def _function(value: Any) -> FunctionType | None:
@@ -55,7 +89,7 @@ def workflow_code(run: Callable[..., Any], owner: type | None = None) -> tuple[C
         seen[function] = None
         for code in _nested(function.__code__):
             for name in code.co_names:
-                for found in (function.__globals__.get(name), getattr(owner, name, None) if owner else None):
+                for found in (function.__globals__.get(name), getattr(owner, name, None)):
                     other = _function(found)
                     if other is not None and other.__module__ == start.__module__ and other not in seen:
                         queue.append(other)
@@ -76,10 +110,8 @@ def code_hash(run: Callable[..., Any], owner: type | None = None) -> str:
     """16 hex digits that change when the workflow's code does. Comments and formatting do not count."""
     digest = hashlib.sha256()
     for code in workflow_code(run, owner):
-        digest.update(code.co_qualname.encode())
-        digest.update(code.co_code)
-        digest.update("\0".join(code.co_names).encode("utf-8", "surrogatepass"))
-        digest.update("\0".join(map(_constant_text, code.co_consts)).encode("utf-8", "surrogatepass"))
+        constants = [_constant_text(value) for value in code.co_consts]
+        digest.update(repr((code.co_code, code.co_names, constants)).encode())
     return digest.hexdigest()[:16]
 
 

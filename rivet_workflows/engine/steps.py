@@ -21,6 +21,7 @@ from ..exceptions import (
 )
 from ..records import EntryStatus, Kind
 from .calls import Call, Result
+from .history import noted
 from .options import StepOptions
 from .results import StepFailure, TryResult
 from .turn import Failure, StepOrder, StepResult
@@ -249,7 +250,7 @@ class StepCall(Call):
         )
 
     def _failure(self) -> StepFailed:
-        failure = failure_from_record(json.loads(self.entry.error or "{}"))
+        failure = failure_from_record(noted(self.entry.error))
         assert isinstance(failure, StepFailed)
         return failure
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ..exceptions import NotReplaySafe
 from .calls import Call, Done, Result
 from .scope import MAX_REFUSALS, Dead, Scope, Stopped
+from .source import line_of_wait, placed
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -126,13 +127,16 @@ class Tasks:
             return call, call.replay()
         while self.live:
             call = self.live.popleft()
-            if not call.scope.task.stopped and call.entry.done_seq is None:
+            if not call.scope.task.stopped:
                 return call, call.finish()
         if self._machine.turn_is_long():
             self.paused = self._machine.mailbox.next() is not None
             return None
-        waiting = self._machine.mailbox.next()
-        return None if waiting is None else (waiting, waiting.finish())
+        seq = self._machine.mailbox.next()
+        if seq is None:
+            return None
+        call = self._machine.calls[seq]
+        return call, call.finish()
 
     def _advance(self, task: Task, call: Call | Done | None, ok: bool, value: Any) -> None:
         if call is not None and call.scope is not None:
@@ -184,7 +188,8 @@ class Tasks:
                 NotReplaySafe(
                     f"run awaited {shown}, which is not a call on the context of its own branch. Only ctx calls may be "
                     "awaited in run (ctx.sleep for asyncio.sleep); await everything else inside a step"
-                )
+                ),
+                line_of_wait(task.coro),
             )
         except Stopped:
             task.stopped = True
@@ -222,8 +227,9 @@ class Tasks:
             except BaseException as exc:
                 notes.append(f"{type(exc).__name__} while the workflow was unwound: {exc}")
                 return True
-        where = getattr(getattr(task.coro, "cr_frame", None), "f_lineno", "?")
-        notes.append(f"the workflow catches BaseException around line {where} and was dropped: do not")
+        notes.append(
+            placed("the workflow catches BaseException and was dropped: do not", line_of_wait(task.coro))
+        )
         return False
 
 

@@ -32,13 +32,17 @@ class Timers:
 
     def clear(self) -> None:
         self._due.clear()
-        self._heap.clear()
+
+    def first(self) -> tuple[int, int] | None:
+        """What is due first: when, and which entry."""
+        while self._heap and self._due.get(self._heap[0][1]) != self._heap[0][0]:
+            heapq.heappop(self._heap)
+        return self._heap[0] if self._heap else None
 
     def next(self) -> int | None:
         """The earliest due time."""
-        while self._heap and self._due.get(self._heap[0][1]) != self._heap[0][0]:
-            heapq.heappop(self._heap)
-        return self._heap[0][0] if self._heap else None
+        first = self.first()
+        return None if first is None else first[0]
 
     def pop_due(self, now: int) -> Iterator[int]:
         """The entries that are due by ``now``, earliest first."""
@@ -46,3 +50,10 @@ class Timers:
             seq = heapq.heappop(self._heap)[1]
             del self._due[seq]
             yield seq
+
+    def pop_after(self, at: int) -> list[tuple[int, int]]:
+        """Those that are due later than ``at``: when, and which entry."""
+        later = [(due, seq) for seq, due in self._due.items() if due > at]
+        for _, seq in later:
+            self.cancel(seq)
+        return later

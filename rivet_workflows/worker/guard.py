@@ -21,7 +21,7 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
-from rivet_workflows.engine.source import line_of_project
+from rivet_workflows.engine.source import line_of_call
 from rivet_workflows.exceptions import NotReplaySafe
 
 MESSAGE = (
@@ -80,7 +80,7 @@ def in_workflow_code() -> bool:
 
 def _refuse(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
     if _here.running:
-        raise NotReplaySafe(MESSAGE.format(line=line_of_project()))
+        raise NotReplaySafe(MESSAGE.format(line=line_of_call() or "unknown line"))
     return execute(sql, params, many, context)
 
 

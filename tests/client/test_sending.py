@@ -180,7 +180,7 @@ class TestWaiting:
         order.send("control-commands", 1, wait=True)
         assert seen == [60.0, None]
 
-    def test_waiting_inside_a_transaction_is_refused_at_once(self, order):
+    def test_d_24_waiting_inside_a_transaction_is_refused_at_once(self, order):
         with transaction.atomic(), pytest.raises(RuntimeError, match="would wait for ever"):
             order.send("control-commands", 1, wait=True)
         assert bodies(order) == []

@@ -202,7 +202,7 @@ class TestResult:
         with pytest.raises(ResultTimeout, match=r"it is paused$"):
             order.result(timeout=0)
 
-    def test_inside_a_transaction_it_is_refused(self, order):
+    def test_d_24_inside_a_transaction_it_is_refused(self, order):
         worker_side.finish(order, 1)
         with transaction.atomic(), pytest.raises(RuntimeError, match=r"result\(\)"):
             order.result(timeout=1)

@@ -404,6 +404,57 @@ def test_a_destroy_03_before_it_ever_ran(rivet, keeper):
     assert rivet.client.list() == []
 
 
+# -- rollback
+
+
+BOOKED: list[str] = []
+
+
+def unbook(step: Any, output: Any) -> None:
+    BOOKED.append("unbook")
+
+
+def declare_booking() -> Any:
+    class Booking(Actor):
+        state = {"rooms": 0}
+
+        async def run(self, ctx):
+            await ctx.rollback_checkpoint("cp")
+            await ctx.step("book", self.book, rollback=unbook)
+            await ctx.queue.next("pay")
+            raise ValueError("not paid")
+
+        def book(self, step):
+            BOOKED.append("book")
+            step.state["rooms"] += 1
+
+        @action(read_only=True)
+        def rooms(self, c):
+            return c.state["rooms"]
+
+    return Booking
+
+
+@pytest.mark.parametrize("how", ["cancel", "destroy"])
+def test_r_rb_05_who_cancels_or_destroys_rolls_nothing_back(rivet, how):
+    BOOKED.clear()
+    booking = rivet.client.create(declare_booking(), "k")
+    rivet.run_until_idle()
+    getattr(booking, how)()
+    rivet.run_until_idle()
+    assert BOOKED == ["book"]
+
+
+def test_r_rb_18_a_rollback_restores_no_state(rivet):
+    BOOKED.clear()
+    booking = rivet.client.create(declare_booking(), "k")
+    booking.send("pay")
+    rivet.run_until_idle()
+    assert str(booking.status()) == "failed"
+    assert BOOKED == ["book", "unbook"]
+    assert booking.rooms() == 1
+
+
 # -- state
 
 

@@ -10,6 +10,7 @@ from rivet_workflows.exceptions import (
     CriticalError,
     EntryInProgress,
     JoinError,
+    MessageNotCompleted,
     RaceError,
     RollbackError,
     StepFailed,
@@ -83,7 +84,7 @@ def test_r_join_06_waits_of_all_branches(drive: Drive) -> None:
     assert {w.names for w in driver.machine.mailbox.waits.values()} == {("x",)}
 
 
-def test_d_07_r_join_09_finished_branches_are_entered_and_nothing_runs(drive: Drive) -> None:
+def test_d_07_r_join_09_15_finished_branches_are_entered_and_nothing_runs(drive: Drive) -> None:
     ledger = Ledger()
 
     async def run(ctx: Any) -> Any:
@@ -103,6 +104,7 @@ def test_d_07_r_join_09_finished_branches_are_entered_and_nothing_runs(drive: Dr
     driver = drive(run).advance(1).crash().evict().advance(1)
     assert driver.output == ["one", "two"]
     assert ledger.lines == ["one", "two"]
+    assert sorted(driver.names()) == ["after", "j", "s", "s", "z"]  # R-JOIN-15
 
 
 def test_r_join_10_br_063_nesting_and_empty(drive: Drive) -> None:
@@ -125,7 +127,7 @@ def test_r_join_10_br_063_nesting_and_empty(drive: Drive) -> None:
     assert output == 1
 
 
-def test_r_join_11_a_branch_is_checked_at_its_end(drive: Drive) -> None:
+def test_r_join_11_r_div_05_a_branch_is_checked_at_its_end(drive: Drive) -> None:
     async def old(ctx: Any) -> Any:
         async def a(b: Any) -> Any:
             await b.step("one", echo)
@@ -406,6 +408,26 @@ def test_r_race_06_losers_leave_nothing(drive: Drive) -> None:
     assert driver.machine.checkpoints == []
 
 
+def test_r_race_06_a_loser_that_was_to_be_told_in_the_same_turn_leaves_nothing(drive: Drive) -> None:
+    async def run(ctx: Any) -> Any:
+        async def refused(b: Any) -> Any:
+            try:
+                await b.queue.next("second")
+            except MessageNotCompleted:
+                return "told"
+
+        held = await ctx.queue.next("first", completable=True)
+        outcome = await ctx.race("r", a=refused, b=refused)
+        await ctx.sleep("z", 1)
+        await held.complete()
+        return outcome.winner
+
+    driver = drive(run)
+    driver.send("m", 1)
+    assert driver.advance(1).output == "a"
+    assert driver.names() == ["first", "r", "second", "z"]
+
+
 def test_r_race_07_08_failures(drive: Drive) -> None:
     async def run(ctx: Any) -> Any:
         bad = {n: (lambda b, n=n: b.step("f", fail, n, max_retries=0)) for n in "ab"}
@@ -431,6 +453,47 @@ def test_r_race_10_a_step_in_backoff_keeps_it_open(drive: Drive) -> None:
     driver.fail_next["s"] = [ValueError()]
     driver.start().crash().advance(1)
     assert driver.output == "a"
+
+
+def test_r_race_09_d_07_of_a_won_race_the_winner_is_entered_and_nothing_runs(drive: Drive) -> None:
+    ledger = Ledger()
+    entered: list[str] = []
+
+    async def run(ctx: Any) -> Any:
+        async def wins(b: Any) -> Any:
+            entered.append("wins")
+            return await b.step("s", ledger.write, "won")
+
+        async def loses(b: Any) -> Any:
+            entered.append("loses")
+            await b.sleep("z", 60)
+
+        outcome = await ctx.race("r", loses=loses, wins=wins)
+        await ctx.sleep("after", 1)
+        return outcome.winner, outcome.value
+
+    driver = drive(run)
+    entered.clear()
+    assert driver.crash().crash().advance(1).output == ("wins", "won")
+    assert ledger.lines == ["won"]
+    assert set(entered) == {"wins"}
+
+
+def test_r_err_05_a_plain_error_in_a_branch_has_no_event_of_its_own(drive: Drive) -> None:
+    async def bad(_b: Any) -> None:
+        raise ValueError("plain")
+
+    async def run(ctx: Any) -> Any:
+        with pytest.raises(JoinError):
+            await ctx.join("handled", a=bad)
+        with pytest.raises(RaceError):
+            await ctx.race("lost", a=bad)
+        await ctx.join("fatal", a=bad, b=bad)
+
+    driver = drive(run)
+    assert [(event.source, event.error.type) for event in driver.failures] == [
+        ("workflow", "rivet_workflows.exceptions.JoinError")
+    ]
 
 
 def test_r_race_11_unknown_branch(drive: Drive) -> None:
@@ -594,7 +657,7 @@ def test_r_try_08_rollback_is_opt_in(drive: Drive, direct: bool) -> None:
     assert driver.start().error.kind == "rollback"
 
 
-def test_r_try_12_the_body_runs_again_and_is_checked(drive: Drive) -> None:
+def test_r_try_12_r_div_05_the_body_runs_again_and_is_checked(drive: Drive) -> None:
     async def old(ctx: Any) -> Any:
         await ctx.try_block("t", step("a", 1))
         await ctx.sleep("z", 1)

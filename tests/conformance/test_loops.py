@@ -36,6 +36,35 @@ def test_r_loop_01_03_forms(drive: Drive) -> None:
     assert drive(run).output == ({"n": 6}, 6, "end")
 
 
+def test_r_loop_02_a_body_of_two_parameters_has_a_state_that_begins_as_none(drive: Drive) -> None:
+    async def run(ctx: Any) -> Any:
+        async def body(it: Any, state: Any) -> Loop:
+            await it.step("a", echo)
+            return Loop.next([state]) if it.iteration == 0 else Loop.stop(state)
+
+        return await ctx.loop("x", body)
+
+    assert drive(run).output == [None]
+
+
+def test_r_loop_02_a_body_that_does_not_tell_its_parameters_is_given_the_iteration_alone(
+    drive: Drive,
+) -> None:
+    class Compiled:
+        """As of a function of an extension module."""
+
+        __signature__ = "unknown"
+
+        async def __call__(self, *given: Any) -> Loop:
+            await given[0].step("a", echo)
+            return Loop.stop(len(given))
+
+    async def run(ctx: Any) -> Any:
+        return await ctx.loop("x", Compiled())
+
+    assert drive(run).output == 1
+
+
 def test_r_loop_04_stateful_body_returning_nothing(drive: Drive) -> None:
     async def run(ctx: Any) -> Any:
         async def body(it: Any, state: int) -> None:
@@ -62,6 +91,7 @@ def test_r_loop_02_and_arguments(drive: Drive) -> None:
     assert driver.iterations("x") == list(range(5, 25))  # default 20; R-LOOP-13, -14
 
 
+@pytest.mark.parametrize("form", ["native", "callable"])
 @pytest.mark.parametrize(
     ("interval", "size", "last", "kept"),
     [
@@ -75,14 +105,20 @@ def test_r_loop_02_and_arguments(drive: Drive) -> None:
     ],
 )
 def test_r_loop_11_to_14_prune(
-    drive: Drive, interval: int, size: int | None, last: int, kept: list[int]
+    drive: Drive, interval: int, size: int | None, last: int, kept: list[int], form: str
 ) -> None:
     """The last ones stay, and no range is deleted twice. (Of an interval of 1 or 2 the original keeps one more.)"""
 
     async def run(ctx: Any) -> Any:
-        async for it in ctx.loop("x", history_prune_interval=interval, history_size=size):
+        async def body(it: Any) -> Loop | None:
             await it.step("a", echo, it.iteration)
-            if it.iteration == last:
+            return Loop.stop() if it.iteration == last else None
+
+        if form == "callable":
+            await ctx.loop("x", body, history_prune_interval=interval, history_size=size)
+            return
+        async for it in ctx.loop("x", history_prune_interval=interval, history_size=size):
+            if await body(it) is not None:
                 break
 
     driver = drive(run)
@@ -112,7 +148,7 @@ def test_r_loop_14_no_range_is_deleted_twice() -> None:
     assert ranges == [(0, 3), (3, 6)]
 
 
-def test_r_loop_06_07_resume_in_the_iteration(drive: Drive) -> None:
+def test_r_loop_05_06_07_resume_in_the_iteration(drive: Drive) -> None:
     ledger = Ledger()
 
     async def run(ctx: Any) -> Any:
@@ -129,6 +165,9 @@ def test_r_loop_06_07_resume_in_the_iteration(drive: Drive) -> None:
         driver.crash().evict().advance(1)
     assert driver.output == 4
     assert ledger.lines == [0, 1, 2, 3]  # R-SLEEP-11
+    steps = [row for row in driver.rows if row.name == "a"]
+    assert len({row.scope for row in steps}) == 4
+    assert {row.occurrence for row in steps} == {1}
 
 
 @pytest.mark.parametrize("how", ["break", "return", "raise", "caught"])
@@ -179,7 +218,7 @@ def test_r_loop_08_finished_loop_is_not_run(drive: Drive) -> None:
     assert len(entered) == before
 
 
-def test_r_loop_09_16_iteration_is_checked_at_its_end(drive: Drive) -> None:
+def test_r_loop_09_16_r_div_05_iteration_is_checked_at_its_end(drive: Drive) -> None:
     async def old(ctx: Any) -> Any:
         async for it in ctx.loop("x"):
             await it.step("a", echo)
@@ -309,6 +348,31 @@ def test_br_053_r_loop_17_rollback_leaves_the_progress(drive: Drive) -> None:
     assert ledger.lines == [0, 1, 2, 3, 4, *(f"undo {i}" for i in (4, 3, 2, 1, 0))]
 
 
+@pytest.mark.parametrize("form", ["native", "callable"])
+def test_d_18_a_lost_loop_that_catches_everything_does_not_turn_again(drive: Drive, form: str) -> None:
+    turns: list[int] = []
+
+    async def body(it: Any) -> None:
+        turns.append(it.iteration)
+        try:
+            await it.queue.next("never", names="never")
+        except BaseException:
+            pass
+
+    async def lost(b: Any) -> Any:
+        if form == "callable":
+            await b.loop("l", body)
+        else:
+            async for it in b.loop("l"):
+                await body(it)
+
+    async def run(ctx: Any) -> Any:
+        return (await ctx.race("r", lost=lost, timer=lambda b: b.sleep("z", 1))).winner
+
+    assert drive(run).advance(1).output == "timer"
+    assert set(turns) == {0}
+
+
 def test_d_06_loop_state_is_round_tripped_and_must_be_encodable(drive: Drive) -> None:
     async def run(ctx: Any) -> Any:
         states = []
@@ -336,6 +400,37 @@ def test_a_loop_that_records_nothing_is_refused(drive: Drive) -> None:
             pass
 
     assert drive(run, limits=Limits(max_idle_iterations=50)).error.error.is_a(NotReplaySafe.__name__)
+
+
+@pytest.mark.parametrize("form", ["native", "callable"])
+def test_a_loop_that_ends_in_a_turn_of_its_own_is_stored_as_ended(drive: Drive, form: str) -> None:
+    """The turn before it was long and is committed; nothing else happens in this one."""
+
+    async def run(ctx: Any) -> Any:
+        async def body(_it: Any) -> Loop:
+            return Loop.stop()
+
+        async def sends(it: Any) -> Loop:
+            for number in range(10):
+                await it.queue.send("own", number)
+            return Loop.stop()
+
+        async def x(b: Any) -> Any:
+            if form == "callable":
+                await sends(b)
+                await b.loop("l", body)
+            else:
+                async for it in b.loop("l"):
+                    await sends(it)
+                    break
+
+        await ctx.join("j", y=lambda b: b.sleep("z", 60), x=x)
+
+    driver = drive(run, limits=Limits(max_turn_rows=10))
+    commits = driver.commits
+    driver.advance(60)
+    assert driver.commits == commits + 1
+    assert driver.row("l").status is EntryStatus.COMPLETED
 
 
 @pytest.mark.parametrize("form", ["send", "sleep", "gate"])

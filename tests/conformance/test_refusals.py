@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
+import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,11 +17,15 @@ from tests.engine.driver import Driver
 from tests.engine.steps import echo, fail
 
 
-def told(driver: Driver) -> str:
+def told_with_line(driver: Driver) -> str:
     """Why it may not go on, or has failed."""
     if driver.set_aside is not None:
         return str(driver.set_aside.error.message)
     return str((driver.error.error or driver.error).message)
+
+
+def told(driver: Driver) -> str:
+    return re.sub(r" \(at .+\.py:\d+\)$", "", told_with_line(driver))
 
 
 def step(name: str, value: Any = None) -> Any:
@@ -131,7 +139,11 @@ MEND = (
             repeated_after_all,
             f"a was met with other arguments than recorded, and 'a' is called again. {PAIRED}",
         ),
-        (removed_as_another, "removed('a', 'sleep'): the history holds a step there (entry 1)"),
+        (
+            removed_as_another,
+            "removed('a', 'sleep'): the history holds a step there (entry 1): say ctx.removed(\"a\", \"step\"), or "
+            "restore it",
+        ),
         (removed_and_used, "a was declared removed and is used again as a step"),
         (
             other_branches,
@@ -234,6 +246,28 @@ def test_nothing_is_new_inside_what_is_finished(drive: Drive) -> None:
 
     assert told(drive(old).deploy(new, removed={"z": "sleep"})) == (
         "the code calls step 'j/x/t', which is not in the history, inside something that the history holds as "
+        "finished: gate it with ctx.get_version, or restore the code"
+    )
+
+
+def test_nothing_is_new_in_the_last_iteration_of_a_finished_loop(drive: Drive) -> None:
+    async def old(ctx: Any) -> Any:
+        for _ in range(2):
+            async for it in ctx.loop("l"):
+                await it.step("s", echo)
+                break
+        await ctx.sleep("z", 5)
+
+    async def new(ctx: Any) -> Any:
+        for number in range(2):
+            async for it in ctx.loop("l"):
+                await it.step("s", echo)
+                if number == 1:
+                    await it.step("t", echo)
+                break
+
+    assert told(drive(old).deploy(new, removed={"z": "sleep"})) == (
+        "the code calls step 'l#2/~0/t', which is not in the history, inside something that the history holds as "
         "finished: gate it with ctx.get_version, or restore the code"
     )
 
@@ -521,6 +555,75 @@ def test_code_that_cannot_be_is_told_what_to_do(
     drive: Drive, code: Any, options: dict[str, Any], text: str
 ) -> None:
     assert told(drive(code, **options)) == text
+
+
+async def foreign_in_a_helper(ctx: Any) -> None:
+    async def helper() -> None:
+        await foreign(ctx)
+
+    await helper()
+
+
+async def asyncio_in_run(ctx: Any) -> None:
+    await asyncio.sleep(1)
+
+
+async def state_in_run(ctx: Any) -> None:
+    ctx.state["n"] = 1
+
+
+def line_of(text: str, function: Callable[..., Any]) -> str:
+    lines, first = inspect.getsourcelines(function)
+    number = next(number for number, line in enumerate(lines, first) if text in line)
+    return f" (at {inspect.getsourcefile(function)}:{number})"
+
+
+@pytest.mark.parametrize(
+    ("code", "call"),
+    [
+        (renamed, '"new"'),
+        (renamed_in_a_branch, "x=lambda"),
+        (another_kind, "sleep"),
+        (other_arguments, '"x"'),
+        (removed_as_another, "removed("),
+        (other_branches, "it.join"),
+    ],
+)
+def test_br_055_a_divergence_names_the_line_of_the_call(drive: Drive, code: Any, call: str) -> None:
+    assert told_with_line(drive(recorded).deploy(code)).endswith(line_of(call, code))
+
+
+@pytest.mark.parametrize(
+    ("code", "call"),
+    [
+        (second_call, '"second"'),
+        (outer_in_a_loop, "step"),
+        (lost, "late"),
+        (outer_random_in_a_branch, "random()"),
+        (no_checkpoint, "step"),
+        (foreign, "await Foreign"),
+        (foreign_call, "await ctx.join"),
+        (asyncio_in_run, "sleep"),
+        (state_in_run, "state["),
+    ],
+)
+def test_a_refusal_names_the_line_of_the_call(drive: Drive, code: Any, call: str) -> None:
+    assert told_with_line(drive(code)).endswith(line_of(call, code))
+
+
+def test_a_refusal_names_the_innermost_line_that_waits(drive: Drive) -> None:
+    assert told_with_line(drive(foreign_in_a_helper)).endswith(line_of("await Foreign", foreign))
+
+
+def test_code_of_no_module_has_lines_too(drive: Drive) -> None:
+    names: dict[str, Any] = {}
+    exec(compile("async def run(ctx):\n    ctx.state", "shop.py", "exec"), names)
+    assert told_with_line(drive(names["run"])).endswith(" (at shop.py:2)")
+
+
+def test_what_no_line_calls_is_told_without_one(drive: Drive) -> None:
+    assert told_with_line(drive(recorded).deploy(ended)) == told(drive(recorded).deploy(ended))
+    assert told_with_line(drive(left_at_the_end)) == told(drive(left_at_the_end))
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,20 @@ def test_r_rb_04_divergence_rolls_nothing_back(drive: Drive) -> None:
     assert ledger.lines == [1]
 
 
+def test_r_rb_05_letting_go_of_a_run_rolls_nothing_back(drive: Drive) -> None:
+    ledger = Ledger()
+
+    async def run(ctx: Any) -> Any:
+        await ctx.rollback_checkpoint("cp")
+        await ctx.step("a", ledger.write, 1, rollback=ledger.undo)
+        await ctx.sleep("z", 60)
+
+    driver = drive(run, **ledger.handlers).evict().crash()
+    driver.machine.dispose()
+    assert driver.start().advance(60).outcome.lifecycle is Lifecycle.COMPLETED
+    assert ledger.lines == [1]
+
+
 def test_r_rb_08_12_done_handlers_are_skipped_after_a_crash(drive: Drive) -> None:
     ledger = Ledger()
 
@@ -339,6 +353,75 @@ def test_r_rb_01_a_checkpoint_is_unique_in_its_scope(drive: Drive) -> None:
         await ctx.rollback_checkpoint("cp")
 
     assert "duplicate" in drive(run).set_aside.error.message
+
+
+def test_branches_are_unwound_before_their_run_is_rolled_back(drive: Drive) -> None:
+    ledger = Ledger()
+    inside = [0]
+
+    async def run(ctx: Any) -> Any:
+        async def waits(b: Any) -> Any:
+            inside[0] += 1
+            try:
+                await b.sleep("z", 60)
+            finally:
+                inside[0] -= 1
+
+        await ctx.rollback_checkpoint("cp")
+        await ctx.step("a", ledger.write, 1, rollback=ledger.undo)
+        await ctx.join("j", waits=waits, refused=lambda _b: ctx.step("outer", echo))
+
+    driver = drive(run, auto=False, **ledger.handlers)
+    driver.finish("a")
+    assert [order.is_rollback for order in driver.pending] == [True]
+    assert inside == [0]
+
+
+def test_a_run_without_a_checkpoint_fails_with_the_commit_that_tells_why(drive: Drive) -> None:
+    async def run(ctx: Any) -> Any:
+        raise ValueError
+
+    assert drive(run).commits == 1
+
+
+def test_d_15_a_look_that_answers_after_the_run_failed_wakes_nothing() -> None:
+    ledger = Ledger()
+
+    async def run(ctx: Any) -> Any:
+        async def refused(b: Any) -> Any:
+            await b.step("s", echo)
+            await ctx.step("outer", echo)
+
+        await ctx.rollback_checkpoint("cp")
+        await ctx.step("a", ledger.write, 1, rollback=ledger.undo)
+        await ctx.join(
+            "j", wait=lambda b: b.queue.next("m"), timer=lambda b: b.sleep("z", 10), refused=refused
+        )
+
+    driver = Driver(run, auto=False, **ledger.handlers).start()
+    driver.finish("a").settle()
+    driver.now += 10_000_000
+    driver.apply(driver.machine.time(driver.now))
+    assert driver.machine.wants_look() is not None
+    driver.finish("s")
+    driver.finish("a", error=KeyError())
+    retry = driver.machine.next_due
+    driver.apply(driver.machine.messages([], None, True, driver.now - 1, driver.now))
+    assert driver.machine.next_due == retry == driver.now + 200_000
+
+
+def test_what_was_ordered_as_the_run_failed_is_not_run(drive: Drive) -> None:
+    ledger = Ledger()
+
+    async def run(ctx: Any) -> Any:
+        await ctx.rollback_checkpoint("cp")
+        await ctx.step("a", ledger.write, 1, rollback=ledger.undo)
+        ctx.step("left", ledger.write, 2, ephemeral=True)
+        raise ValueError
+
+    driver = drive(run, **ledger.handlers)
+    assert driver.outcome is not None
+    assert ledger.lines == [1, "undo 1"]
 
 
 def test_the_error_of_the_run_is_kept_through_the_rollback(drive: Drive) -> None:

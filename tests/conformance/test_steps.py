@@ -230,7 +230,7 @@ def test_r_step_12_timeout_is_terminal(drive: Drive) -> None:
     assert driver.output == ("timeout", 1)
 
 
-def test_r_step_13_and_22_retry_on_timeout(drive: Drive) -> None:
+def test_r_step_13_r_step_22_retry_on_timeout(drive: Drive) -> None:
     async def run(ctx: Any) -> Any:
         try:
             await ctx.step("a", echo, retry_on_timeout=True, max_retries=1)
@@ -337,7 +337,7 @@ def test_r_step_19_rollback_without_checkpoint(drive: Drive) -> None:
     assert ledger.lines == []
 
 
-def test_r_step_20_another_kind_at_the_place(drive: Drive) -> None:
+def test_r_step_20_r_div_02_another_kind_at_the_place(drive: Drive) -> None:
     async def old(ctx: Any) -> Any:
         await ctx.sleep("a", 1)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rivet_workflows import codec
 from rivet_workflows.engine import BlockFailure, StepFailure, TryResult
 from rivet_workflows.engine.options import StepOptions
 from rivet_workflows.engine.results import Loop, Message
@@ -322,7 +323,7 @@ def test_d_14_a_backoff_of_a_handler_outlives_its_worker(drive: Drive) -> None:
     assert driver.error.error.message == "first"
 
 
-def test_a_missing_checkpoint_rolls_nothing_back(drive: Drive) -> None:
+def test_r_rb_02_a_missing_checkpoint_rolls_nothing_back(drive: Drive) -> None:
     """What was done under another checkpoint stays: the mistake is in the code, not in what it did."""
     ledger = Ledger()
 
@@ -332,11 +333,17 @@ def test_a_missing_checkpoint_rolls_nothing_back(drive: Drive) -> None:
             await b.step("a", ledger.write, 1, rollback=ledger.undo)
             await b.sleep("z", 60)
 
-        await ctx.join("j", x=branch, y=lambda b: b.step("bad", echo, rollback=ledger.undo))
+        async def bad(b: Any) -> Any:
+            await b.step("good", echo)
+            await b.step("bad", echo, rollback=ledger.undo)
 
-    driver = drive(run, auto=False, **ledger.handlers)
+        await ctx.join("j", x=branch, y=bad)
+
+    driver = drive(run, **ledger.handlers)
     assert driver.error.error.is_a("RollbackCheckpointError")
     assert driver.machine.rollback is None
+    assert ledger.lines == [1]
+    assert "bad" not in driver.started
 
 
 # -- stored values that cannot be read ---------------------------------------------------------------
@@ -371,6 +378,12 @@ def test_a_stored_value_that_cannot_be_read_is_told_by_its_place(drive: Drive, c
     driver.set_aside = None
 
 
+def unreadable(tag: str) -> str:
+    with pytest.raises(SerializationError) as caught:
+        codec.loads(json.dumps({"$": tag}))
+    return str(caught.value)
+
+
 async def _stops(it: Any, state: int) -> Loop:
     return Loop.stop(await it.step("x", echo, state))
 
@@ -384,7 +397,7 @@ def test_the_state_of_a_loop_and_the_input_that_cannot_be_read(drive: Drive) -> 
     position = json.loads(driver.inflight)
     position["e"][0]["v"] = '{"$": "gone"}'
     driver.control(json.dumps(position))
-    assert driver.set_aside.error.message.startswith("the state of loop 'l' cannot be read: ")
+    assert driver.set_aside.error.message == f"the state of loop 'l' cannot be read: {unreadable('gone')}"
 
     async def reads(ctx: Any) -> Any:
         return ctx.input

@@ -31,7 +31,7 @@ def test_d_01_repeated_names_are_numbered(drive: Drive) -> None:
     assert [row.occurrence for row in driver.entries()] == [1, 2, 3]
 
 
-def test_r_loc_04_unique_names(drive: Drive) -> None:
+def test_r_loc_04_r_div_01_unique_names(drive: Drive) -> None:
     async def run(ctx: Any) -> Any:
         await ctx.step("a", echo)
         await ctx.sleep("a", 1)
@@ -121,7 +121,7 @@ def test_br_055_d_03_nothing_new_runs_on_a_history_that_does_not_fit(drive: Driv
     assert driver.output == "old"
 
 
-def test_br_055_position_stays_to_the_letter() -> None:
+def test_br_055_r_div_11_position_stays_to_the_letter_and_fixed_code_goes_on() -> None:
     async def new(ctx: Any) -> Any:
         await ctx.get_version("gate", 2)
         await ctx.step("renamed", echo)
@@ -202,7 +202,7 @@ def test_r_div_08_09_order_and_settings_may_change(drive: Drive) -> None:
 
 
 @pytest.mark.parametrize("kind", list(Kind), ids=lambda k: k.label)
-def test_br_056_every_kind_replays_as_itself(drive: Drive, kind: Kind) -> None:
+def test_br_056_r_div_02_every_kind_replays_as_itself(drive: Drive, kind: Kind) -> None:
     async def run(ctx: Any) -> Any:
         async def body(c: Any, *_: Any) -> Any:
             await c.sleep("in", 0)
@@ -312,6 +312,24 @@ def test_d_04_removed_names_all_occurrences_or_one(drive: Drive, which: str) -> 
     assert drive(new).crash().advance(1).output == expected
 
 
+def test_d_04_what_the_class_declares_removed_waits_no_more_once_its_scope_ends(drive: Drive) -> None:
+    async def old(ctx: Any) -> Any:
+        async for it in ctx.loop("l"):
+            await it.step("a", echo)
+            await it.sleep("z", 60)
+
+    async def new(ctx: Any) -> Any:
+        async for it in ctx.loop("l"):
+            await it.step("a", echo)
+            if it.iteration == 1:
+                await it.queue.next("m")
+
+    driver = drive(old).deploy(new, removed={"z": "sleep"})
+    assert driver.machine.next_due is None
+    assert driver.row("z").status is EntryStatus.REMOVED
+    assert {rec["n"] for rec in driver.machine.open.values()} == {"l", "m"}
+
+
 def test_d_04_removed_on_the_class(drive: Drive) -> None:
     async def new(ctx: Any) -> Any:
         await ctx.sleep("z", 1)
@@ -340,6 +358,7 @@ def test_r_rem_07_removing_an_open_join_gives_up_what_is_in_it(drive: Drive) -> 
     driver.deploy(new)
     assert driver.output == "kept"
     assert driver.row("j").kind is Kind.REMOVED
+    assert driver.row("j").input == '"join"'  # what it was
 
 
 def test_r_rem_open_wait_removed(drive: Drive) -> None:
@@ -516,6 +535,7 @@ def test_r_eip_01_a_call_while_another_is_unfinished(drive: Drive, second: str) 
 
     driver = drive(run)
     assert driver.error.error.is_a(EntryInProgress.__name__)
+    assert "was called while step 'left' on the same context is unfinished" in driver.error.error.message
     assert "await missing" in driver.error.error.message
     assert driver.started == []
 
@@ -587,6 +607,22 @@ def test_foreign_awaits_are_refused(drive: Drive, form: str) -> None:
     )
 
 
+def test_asyncio_in_run_is_named_with_the_mend(drive: Drive) -> None:
+    async def sleeps(ctx: Any) -> Any:
+        await asyncio.sleep(1)
+
+    async def raises(ctx: Any) -> Any:
+        raise RuntimeError("closed")
+
+    error = drive(sleeps).error.error
+    assert error.is_a(NotReplaySafe.__name__)
+    assert error.message.startswith(
+        "run used asyncio (sleep, timeout, create_task, gather, …), which a replay cannot"
+    )
+    error = drive(raises).error.error
+    assert (error.type, error.message) == ("RuntimeError", "closed")
+
+
 @pytest.mark.parametrize("name", ["state", "vars", "schedule", "cron", "client", "broadcast", "destroy"])
 def test_what_belongs_into_steps_is_refused(drive: Drive, name: str) -> None:
     async def run(ctx: Any) -> Any:
@@ -595,7 +631,10 @@ def test_what_belongs_into_steps_is_refused(drive: Drive, name: str) -> None:
         except Exception:
             return "never"
 
-    assert drive(run).error.error.is_a(NotReplaySafe.__name__)
+    error = drive(run).error.error
+    assert error.is_a(NotReplaySafe.__name__)
+    call = f"{name}()" if name in ("client", "broadcast", "destroy") else name
+    assert error.message.startswith(f"ctx.{call} is not available in run, ")
 
 
 @pytest.mark.usefixtures("resisting")
@@ -681,6 +720,25 @@ def test_d_09_the_outcome_is_the_engines(drive: Drive) -> None:
     assert drive(run).error.error.is_a(EntryInProgress.__name__)
 
 
+def test_d_09_a_refused_run_that_returns_all_the_same_has_not_succeeded(drive: Drive) -> None:
+    async def run(ctx: Any) -> Any:
+        try:
+            ctx.state
+        except BaseException:
+            return "I am fine"
+
+    assert drive(run).error.error.is_a(NotReplaySafe.__name__)
+
+
+def test_d_09_what_one_branch_is_refused_stops_the_others_at_once(drive: Drive) -> None:
+    async def run(ctx: Any) -> Any:
+        await ctx.join("j", a=lambda _b: ctx.step("outer", echo), b=lambda b: b.queue.send("q", 1))
+
+    driver = drive(run)
+    assert driver.error.error.is_a(EntryInProgress.__name__)
+    assert driver.queue == []
+
+
 def test_d_09_finally_with_a_step_does_no_harm(drive: Drive) -> None:
     ledger = Ledger()
 
@@ -731,7 +789,24 @@ def test_r_run_11_r_err_04_failure_is_a_record(drive: Drive) -> None:
     assert (error.message, dict(error.metadata)) == ("closed", {"code": 7})
     assert error.type.endswith("Shop")
     assert "Shop" in error.traceback
-    assert [event.source for event in driver.failures] == ["workflow"]
+    assert [(event.source, event.error) for event in driver.failures] == [("workflow", error)]
+
+
+def test_a_call_left_by_a_failed_run_stays_as_it_was_for_recover(drive: Drive) -> None:
+    async def run(ctx: Any) -> Any:
+        call = ctx.sleep("z", 60)
+        if mended:
+            await call
+            return "fine"
+        raise ValueError("first")
+
+    mended: list[bool] = []
+    driver = drive(run)
+    assert driver.error.error.message == "first"
+    assert driver.names() == []
+    mended.append(True)
+    driver.control(driver.inflight)
+    assert driver.advance(60).output == "fine"
 
 
 def test_a_result_that_cannot_be_stored_fails_the_run(drive: Drive) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
+import gc
 import random
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 
+from rivet_workflows.engine.mailbox import Seen
 from rivet_workflows.exceptions import MessageNotCompleted, QueueTimeout
-from rivet_workflows.records import Blocked, EntryStatus, Lifecycle
+from rivet_workflows.records import Blocked, EntryStatus, Lifecycle, MessageRow
 from tests.conformance.conftest import Drive
 from tests.engine.driver import START, Driver
 from tests.engine.steps import Ledger, echo
@@ -213,6 +215,22 @@ def test_r_queue_09_br_039_timeout_is_recorded_once(drive: Drive) -> None:
     assert len(driver.queue) == 1
 
 
+def test_r_queue_11_a_message_before_the_deadline_ends_the_wait_in_one_commit(drive: Drive) -> None:
+    async def run(ctx: Any) -> Any:
+        got = await ctx.queue.next_batch("m", timeout=5)
+        await ctx.sleep("z", 60)
+        return [message.body for message in got]
+
+    driver = drive(run)
+    commits = driver.commits
+    driver.send("a", "in time")
+    assert driver.commits == commits + 1
+    assert driver.queue == []
+    assert driver.names() == ["m"]
+    assert driver.machine.next_due == START + 60_000_000  # the deadline is none any more
+    assert driver.advance(60).output == ["in time"]
+
+
 def test_r_queue_10_next_raises(drive: Drive) -> None:
     async def run(ctx: Any) -> Any:
         try:
@@ -235,6 +253,15 @@ def test_d_15_r_queue_09b_poll(drive: Drive) -> None:
     driver = drive(run, start=False)
     driver.drop("a", 1)
     assert driver.start().output == ([1], [])
+
+
+def test_d_15_a_poll_finds_what_the_run_has_just_sent(drive: Drive) -> None:
+    async def run(ctx: Any) -> Any:
+        before = await ctx.queue.next_batch("before", timeout=0)
+        await ctx.queue.send("own", 1)
+        return before, [m.body for m in await ctx.queue.next_batch("after", timeout=0)]
+
+    assert drive(run).output == ([], [1])
 
 
 def test_d_15_a_message_sent_by_the_deadline_wins_when_waking_late(drive: Drive) -> None:
@@ -295,6 +322,82 @@ def test_an_estimate_that_is_ahead_makes_no_timer_fire_early(drive: Drive) -> No
     assert driver.outcome is None
     assert driver.machine.next_due == START + 10_000_000
     assert driver.machine.wants_look() is None
+    driver.apply(machine.time(START + 10_000_000))
+    assert driver.machine.wants_look() is not None
+    driver.apply(driver.machine.messages([], None, True, START + 10_000_000, START + 10_000_000))
+    assert driver.output == []
+
+
+def test_sleeps_that_the_estimate_took_for_over_are_waited_for_again(drive: Drive) -> None:
+    async def run(ctx: Any) -> Any:
+        async def sleeps(b: Any, seconds: int) -> Any:
+            await b.sleep("z", seconds)
+            order.append(seconds)
+
+        async def all_of_them(b: Any) -> Any:
+            await b.map("m", sleeps, [11, 9, 13, 10, 12])
+
+        await ctx.race("r", sleeps=all_of_them, message=lambda b: b.queue.next("m"))
+
+    order: list[int] = []
+    driver = Driver(run, auto=False).start()
+    machine = driver.machine
+    driver.apply(machine.time(START + 13_000_000))
+    assert machine.wants_look() is not None
+    driver.apply(machine.messages([], None, True, START + 9_999_999, START + 13_000_000))
+    assert order == [9]
+    assert machine.next_due == START + 10_000_000
+    driver.now = START + 13_000_000
+    driver.jump(0)
+    assert order == [9, 10, 11, 12, 13]
+    assert driver.outcome is not None
+
+
+def test_a_look_that_still_shows_what_was_just_taken_gives_it_no_second_time(drive: Drive) -> None:
+    async def run(ctx: Any) -> Any:
+        return [(await ctx.queue.next("m")).body for _ in range(2)]
+
+    driver = drive(run)
+    machine = driver.machine
+    first, second = MessageRow(1, "m", "1", START), MessageRow(2, "m", "2", START)
+    assert machine.messages([first], None, False, START, START).takes == [1]
+    assert machine.wants_look() is not None
+    turn = machine.messages([first, second], None, True, START, START)  # the first is not committed yet
+    assert turn.takes == [2]
+    assert turn.outcome is not None
+
+
+def test_waits_for_several_queues_are_answered_by_one_look() -> None:
+    async def run(ctx: Any) -> Any:
+        async def more(b: Any) -> Any:
+            await b.step("s", echo)
+            await b.join(
+                "k", **{name: (lambda c, name=name: c.queue.next(name, names=name)) for name in "cd"}
+            )
+
+        await ctx.join("j", a=lambda b: b.queue.next("a", names="a"), more=more)
+
+    driver = Driver(run, auto=False).start()
+    driver.finish("s")
+    assert driver.machine.wants_look() == (("c", "d"), 20)
+
+
+def test_looks_that_are_used_up_are_not_kept(drive: Drive) -> None:
+    def kept() -> int:
+        gc.collect()
+        return sum(isinstance(found, Seen) for found in gc.get_objects())
+
+    async def run(ctx: Any) -> Any:
+        async for it in ctx.loop("l"):
+            await it.queue.next("m", names=f"q{it.iteration % 20}")
+
+    driver = drive(run, start=False)
+    for number in range(2_000):
+        driver.drop(f"q{number % 20}")
+    before = kept()
+    driver.start()
+    assert driver.queue == []
+    assert kept() - before <= 21
 
 
 def test_br_048_race_of_message_and_timer_has_one_winner() -> None:

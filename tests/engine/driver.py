@@ -207,7 +207,8 @@ class Driver:
     # -- commits -------------------------------------------------------------------------------
 
     def apply(self, turn: Turn) -> None:
-        self.buffer.append(turn)
+        if turn.dirty or turn.must_commit or turn.takes:
+            self.buffer.append(turn)
         self.notes += turn.notes
         cancelled = set(turn.cancels)
         self.cancelled += turn.cancels

@@ -43,7 +43,7 @@ def finish(store: Store, c: Claimed, at: int) -> None:
     )
 
 
-def test_an_ended_actor_keeps_its_row_alone(store: Store, claimed: Claims) -> None:
+def test_d_25_an_ended_actor_keeps_its_row_alone(store: Store, claimed: Claims) -> None:
     one, two = claimed(2)
     now = store.clock.now()
     finish(store, one, now - RETENTION - 1)
@@ -97,7 +97,7 @@ def test_a_destroyed_actor_goes_in_portions_its_row_last(store: Store, claimed: 
     assert Run.objects.count() == 1
 
 
-def test_a_type_may_have_its_finished_actors_deleted(store: Store, claimed: Claims) -> None:
+def test_d_25_a_type_may_have_its_finished_actors_deleted(store: Store, claimed: Claims) -> None:
     one, two = claimed(2)
     now = store.clock.now()
     finish(store, one, now - 2 * DAY)

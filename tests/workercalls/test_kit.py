@@ -79,7 +79,7 @@ def test_arguments_are_checked_at_the_caller_and_results_before_the_commit(rivet
     assert feed.get()["sum"] == 0
 
 
-def test_inside_a_transaction_it_is_refused_at_once(rivet, feed):
+def test_d_24_inside_a_transaction_it_is_refused_at_once(rivet, feed):
     with (
         pytest.raises(RuntimeError, match=r"feed\.put, an @action\(on_worker=True\), waits"),
         transaction.atomic(),
