@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from tests.databases import MYSQL_COLLATION
 from tests.servers import MARIADB_URL, POSTGRES_URL
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,7 +54,7 @@ def _statements(server: str, name: str) -> tuple[str, str]:
     if server.startswith("postgres"):
         return f'CREATE DATABASE "{name}"', f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'
     return (
-        f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+        f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4 COLLATE {MYSQL_COLLATION}",
         f"DROP DATABASE IF EXISTS `{name}`",
     )
 
