@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import Any
+from urllib.parse import urlsplit
+
+from tests.cluster.cluster import execute
 
 _OWN = {"postgresql": "SELECT pg_backend_pid()", "mysql": "SELECT connection_id()"}
 _WAITING = {
@@ -14,6 +18,10 @@ _WAITING = {
         " JOIN information_schema.innodb_trx holds ON holds.trx_id = w.blocking_trx_id"
         " WHERE holds.trx_mysql_thread_id = connection_id()"
     ),
+}
+_ALL = {
+    "postgresql": "SELECT pid FROM pg_stat_activity WHERE datname = '{0}' AND pid <> pg_backend_pid()",
+    "mysql": "SELECT id FROM information_schema.processlist WHERE db = '{0}' AND id <> connection_id()",
 }
 _END = {"postgresql": "SELECT pg_terminate_backend(%s)", "mysql": "KILL %s"}
 
@@ -36,6 +44,15 @@ def end(connection: Any, number: int) -> None:
     """Have the server hang up on another one."""
     with connection.cursor() as cursor:
         cursor.execute(_END[connection.vendor], [number])
+
+
+def cut(url: str, *numbers: int) -> None:
+    """Have the server hang up on these, else on all that are connected to the database of ``url``; told over a
+    connection of its own."""
+    vendor = "postgresql" if url.startswith("postgres") else "mysql"
+    for number in numbers or [row[0] for row in execute(url, _ALL[vendor].format(urlsplit(url).path[1:]))]:
+        with suppress(Exception):  # it may have gone by itself
+            execute(url, _END[vendor] % number)
 
 
 def _query(connection: Any, sql: str) -> list[tuple[Any, ...]]:

@@ -44,6 +44,11 @@ def test_a_missing_server_is_told_with_its_address(monkeypatch: pytest.MonkeyPat
     assert "127.0.0.1:1" in reason
 
 
+def test_a_missing_program_is_told_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert "chromium" in (servers.missing("requires_chromium") or "")
+
+
 @pytest.mark.requires_redis
 def test_redis_is_there_when_marked() -> None:
     assert servers.missing("requires_redis") is None

@@ -17,7 +17,7 @@ from tests.worker.support import LONG
 from tests.worker.test_shell import Workers, until, workers
 
 __all__ = ["workers"]
-pytestmark = sidedb.both
+pytestmark = sidedb.each
 
 
 def execute(sql: str, *params: Any) -> list[Any]:

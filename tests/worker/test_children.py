@@ -12,7 +12,7 @@ from tests.sidedb import SideDatabase
 from tests.worker.test_shell import Workers, until, workers
 
 __all__ = ["workers"]
-pytestmark = sidedb.both
+pytestmark = sidedb.each
 
 
 def double(step: Any, n: int) -> int:

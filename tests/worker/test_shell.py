@@ -19,7 +19,7 @@ from rivet_workflows.store.errors import UnknownOutcome, WorkerForgotten
 from rivet_workflows.worker.atomic import WriteTurn
 from rivet_workflows.worker.inbox import Inbox
 from rivet_workflows.worker.shell import Worker, WorkerOptions
-from tests import sidedb
+from tests import sessions, sidedb
 from tests.sidedb import SideDatabase
 from tests.worker.support import LONG
 
@@ -124,7 +124,7 @@ def sidedb_alias() -> str:
 # -- work is done ----------------------------------------------------------------------------------------
 
 
-@sidedb.both
+@sidedb.each
 def test_a_workflow_runs_to_its_end(workers: Workers):
     class Order(Actor):
         state = Total
@@ -162,7 +162,7 @@ def test_a_workflow_runs_to_its_end(workers: Workers):
     assert owned() == 0
 
 
-@sidedb.both
+@sidedb.each
 def test_many_actors_on_two_workers_each_run_once(workers: Workers):
     ran: list[str] = []
 
@@ -181,7 +181,7 @@ def test_many_actors_on_two_workers_each_run_once(workers: Workers):
     assert sorted(ran) == sorted(f"{k}-{n}" for k in range(40) for n in range(3))
 
 
-@sidedb.both
+@sidedb.each
 def test_a_message_wakes_an_actor_at_rest(workers: Workers):
     class Waiting(Actor):
         work = Queue(int)
@@ -196,7 +196,7 @@ def test_a_message_wakes_an_actor_at_rest(workers: Workers):
     assert handle.result(timeout=LONG) == 7
 
 
-@sidedb.both
+@sidedb.each
 def test_a_message_to_another_actor_goes_with_the_step(workers: Workers):
     class Receiver(Actor):
         work = Queue(int)
@@ -218,7 +218,7 @@ def test_a_message_to_another_actor_goes_with_the_step(workers: Workers):
     assert client.get(Receiver, "r").result(timeout=0) == 2
 
 
-@sidedb.both
+@sidedb.each
 def test_changes_of_step_and_action_merge(workers: Workers):
     inside, go = threading.Event(), threading.Event()
 
@@ -250,7 +250,7 @@ def test_changes_of_step_and_action_merge(workers: Workers):
     assert shared.get() == [5, "renamed"]
 
 
-@sidedb.both
+@sidedb.each
 def test_a_change_of_the_same_field_is_a_conflict_that_is_tried_again(workers: Workers):
     inside, go, seen = threading.Event(), threading.Event(), []
 
@@ -287,7 +287,7 @@ def test_a_change_of_the_same_field_is_a_conflict_that_is_tried_again(workers: W
     assert error.is_a("StateConflict")
 
 
-@sidedb.both
+@sidedb.each
 def test_vars_live_while_the_actor_is_held(workers: Workers):
     class Remembering(Actor):
         vars = dict
@@ -307,7 +307,7 @@ def test_vars_live_while_the_actor_is_held(workers: Workers):
     assert handle.result(timeout=0) == 1
 
 
-@sidedb.both
+@sidedb.each
 def test_the_orm_in_run_is_reported_and_never_reaches_the_database(workers: Workers):
     class Reading(Actor):
         async def run(self, ctx):
@@ -321,7 +321,7 @@ def test_the_orm_in_run_is_reported_and_never_reaches_the_database(workers: Work
     assert error.is_a("NotReplaySafe")
 
 
-@sidedb.both
+@sidedb.each
 def test_on_error_runs_after_the_failure_is_recorded(workers: Workers):
     told, heard = [], threading.Event()
 
@@ -381,7 +381,7 @@ def slow() -> Iterator[Any]:
     Slow.go.set()
 
 
-@sidedb.both
+@sidedb.each
 def test_a_stop_lets_running_steps_finish_and_hands_the_rest_back(workers: Workers, slow: Any):
     handle = client.create(slow, "s")
     worker = workers.start()
@@ -394,7 +394,7 @@ def test_a_stop_lets_running_steps_finish_and_hands_the_rest_back(workers: Worke
     assert owned() == 0
 
 
-@sidedb.both
+@sidedb.each
 def test_at_the_end_of_the_grace_a_step_is_handed_back_and_not_counted(workers: Workers, slow: Any):
     handle = client.create(slow, "s")
     worker = workers.start()
@@ -409,7 +409,7 @@ def test_at_the_end_of_the_grace_a_step_is_handed_back_and_not_counted(workers: 
     assert slow.attempts == [1, 1]
 
 
-@sidedb.both
+@sidedb.each
 def test_a_stop_before_the_start_is_heeded(workers: Workers):
     told = WorkerOptions.from_settings()
     worker = Worker(told, workers.side.store)
@@ -419,7 +419,7 @@ def test_a_stop_before_the_start_is_heeded(workers: Workers):
     assert worker_rows() == 0
 
 
-@sidedb.both
+@sidedb.each
 def test_burst_leaves_timers_and_until_idle_waits_for_them(workers: Workers):
     class Timed(Actor):
         async def run(self, ctx):
@@ -438,7 +438,7 @@ def test_burst_leaves_timers_and_until_idle_waits_for_them(workers: Workers):
 # -- others die ------------------------------------------------------------------------------------------
 
 
-@sidedb.both
+@sidedb.each
 def test_the_actors_of_a_dead_worker_are_taken_over(workers: Workers):
     class Left(Actor):
         async def run(self, ctx):
@@ -494,7 +494,7 @@ def chain() -> Any:
         "next_wake",
     ],
 )
-@sidedb.both
+@sidedb.each
 def test_an_outage_is_waited_out(workers: Workers, chain: Any, verb: str):
     handle = client.create(chain, "c")
     store = Faulty(workers.side.store)
@@ -504,7 +504,7 @@ def test_an_outage_is_waited_out(workers: Workers, chain: Any, verb: str):
     assert sorted(chain.ran) == [0, 1, 2, 3, 4]
 
 
-@sidedb.both
+@sidedb.each
 def test_an_outage_as_a_step_ends_costs_it_no_attempt(workers: Workers):
     """Its change of the state waits until the database is back: what the step has done, it does not do again."""
 
@@ -531,7 +531,7 @@ def test_an_outage_as_a_step_ends_costs_it_no_attempt(workers: Workers):
     assert (ran, handle.get_count()) == ([1], 1)
 
 
-@sidedb.both
+@sidedb.each
 def test_an_outage_costs_no_step_an_attempt_for_what_the_worker_itself_asks(workers: Workers):
     """BR-108: reading the state, and beginning an atomic step's transaction, are not the step's own queries."""
     attempts: list[tuple[str, int]] = []
@@ -583,7 +583,7 @@ def lost_question(verb: Callable[..., Any], *args: Any) -> Any:
 
 
 @pytest.mark.parametrize("lost", [lost_answer, lost_question])
-@sidedb.both
+@sidedb.each
 def test_a_commit_of_unknown_outcome_is_resolved(workers: Workers, chain: Any, lost: Any):
     handle = client.create(chain, "c")
     store = Faulty(workers.side.store)
@@ -593,7 +593,7 @@ def test_a_commit_of_unknown_outcome_is_resolved(workers: Workers, chain: Any, l
     assert chain.ran == [0, 1, 2, 3, 4]
 
 
-@sidedb.both
+@sidedb.each
 def test_a_claim_whose_answer_was_lost_is_found(workers: Workers, chain: Any):
     handle = client.create(chain, "c")
 
@@ -607,7 +607,7 @@ def test_a_claim_whose_answer_was_lost_is_found(workers: Workers, chain: Any):
     assert handle.result(timeout=0) == "done"
 
 
-@sidedb.both
+@sidedb.each
 def test_a_row_that_is_locked_delays_its_actor_alone(workers: Workers):
     class Timid(Actor):
         async def run(self, ctx):
@@ -636,7 +636,7 @@ def test_a_row_that_is_locked_delays_its_actor_alone(workers: Workers):
     assert handles[0].result(timeout=LONG) is None
 
 
-@sidedb.both
+@sidedb.each
 def test_a_lost_lease_begins_a_new_session(workers: Workers, slow: Any):
     handle = client.create(slow, "s")
     store = Faulty(workers.side.store)
@@ -649,7 +649,7 @@ def test_a_lost_lease_begins_a_new_session(workers: Workers, slow: Any):
     assert len(slow.attempts) == 2
 
 
-@sidedb.both
+@sidedb.each
 def test_heartbeats_that_fail_for_a_lease_begin_a_new_session(workers: Workers, slow: Any):
     handle = client.create(slow, "s")
     store = Faulty(workers.side.store)
@@ -662,7 +662,7 @@ def test_heartbeats_that_fail_for_a_lease_begin_a_new_session(workers: Workers, 
     until(lambda: handle.status().state == "completed")
 
 
-@sidedb.both
+@sidedb.each
 def test_an_error_that_is_no_outage_ends_the_worker_with_code_1(workers: Workers):
     store = Faulty(workers.side.store)
     store.fail["claim"] = [ZeroDivisionError("a fault of ours")]
@@ -672,7 +672,7 @@ def test_an_error_that_is_no_outage_ends_the_worker_with_code_1(workers: Workers
 # -- with the server's own means -------------------------------------------------------------------------
 
 
-@sidedb.postgres_only
+@sidedb.on_servers
 def test_cut_connections_cost_nothing(workers: Workers, chain: Any):
 
     class Stored(Actor):
@@ -688,14 +688,7 @@ def test_cut_connections_cost_nothing(workers: Workers, chain: Any):
             step.state.count += 1
 
         def cut(self, step):
-            """Every connection to this database but the one that says so."""
-            import psycopg
-
-            with psycopg.connect(workers.side.url, autocommit=True) as other:
-                other.execute(
-                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                    " WHERE datname = current_database() AND pid <> pg_backend_pid()"
-                )
+            sessions.cut(workers.side.url)
 
         @action(read_only=True)
         def total(self, c):
@@ -712,7 +705,7 @@ def test_cut_connections_cost_nothing(workers: Workers, chain: Any):
     assert [str(a.error) for entry in found.history() for a in entry.attempts if a.error] == []
 
 
-@sidedb.postgres_only
+@sidedb.on_servers
 def test_an_action_in_a_long_transaction_delays_its_own_actor_alone(workers: Workers):
 
     class Busy(Actor):
@@ -739,14 +732,12 @@ def test_an_action_in_a_long_transaction_delays_its_own_actor_alone(workers: Wor
     until(lambda: handles[0].status().state == "completed")
 
 
-@sidedb.postgres_only
+@sidedb.on_servers
 def test_steps_share_few_connections(workers: Workers):
     seen: set[int] = set()
 
-    def pid() -> int:
-        with connections[sidedb_alias()].cursor() as cursor:
-            cursor.execute("SELECT pg_backend_pid()")
-            return int(cursor.fetchone()[0])
+    def number() -> int:
+        return sessions.own(connections[sidedb_alias()])
 
     class Asking(Actor):
         async def run(self, ctx):
@@ -755,10 +746,10 @@ def test_steps_share_few_connections(workers: Workers):
                 await ctx.step("async", self.asynchronous, n)
 
         def sync(self, step, n):
-            seen.add(pid())
+            seen.add(number())
 
         async def asynchronous(self, step, n):
-            seen.add(await sync_to_async(pid)())
+            seen.add(await sync_to_async(number)())
 
     for n in range(20):
         client.create(Asking, str(n))
@@ -766,7 +757,7 @@ def test_steps_share_few_connections(workers: Workers):
     assert len(seen) <= 3 + 4
 
 
-@sidedb.postgres_only
+@sidedb.on_servers
 def test_a_connection_that_a_step_has_broken_is_replaced(workers: Workers):
     class Breaking(Actor):
         async def run(self, ctx):
@@ -795,13 +786,7 @@ def test_a_connection_that_a_step_has_broken_is_replaced(workers: Workers):
 
         def cut(self, step):
             """As a server that goes away would."""
-            import psycopg
-
-            with connections[sidedb_alias()].cursor() as cursor:
-                cursor.execute("SELECT pg_backend_pid()")
-                mine = cursor.fetchone()[0]
-            with psycopg.connect(workers.side.url, autocommit=True) as other:
-                other.execute("SELECT pg_terminate_backend(%s)", [mine])
+            sessions.cut(workers.side.url, sessions.own(connections[sidedb_alias()]))
 
     handle = client.create(Breaking, "b")
     workers.run_dry(threads=1, concurrency=1)
@@ -816,7 +801,7 @@ def test_a_statement_that_cannot_work_ends_the_worker_and_is_not_tried_for_ever(
     assert workers.start(store).wait(LONG) == 1
 
 
-@sidedb.both
+@sidedb.each
 def test_a_commit_that_keeps_failing_is_told_once_and_goes_through_at_last(
     workers: Workers, chain: Any, caplog: pytest.LogCaptureFixture
 ):

@@ -19,7 +19,7 @@ from tests import sidedb
 from tests.processes import LONG, WorkerProcess
 from tests.sidedb import SideDatabase
 
-pytestmark = [pytest.mark.timeout(180), sidedb.both]
+pytestmark = [pytest.mark.timeout(180), sidedb.each]
 
 
 #: Seconds that callers wait. Starting a process may take long on a busy machine.

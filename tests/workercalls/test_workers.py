@@ -19,7 +19,7 @@ from rivet_workflows.worker.shell import Worker, WorkerOptions
 from tests import sidedb
 from tests.sidedb import SideDatabase
 
-pytestmark = [pytest.mark.timeout(180), sidedb.both]
+pytestmark = [pytest.mark.timeout(180), sidedb.each]
 
 #: Seconds after which a test that waits has failed.
 LONG = 60
