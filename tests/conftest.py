@@ -1,7 +1,7 @@
 """Fixtures and marks for all tests.
 
-``@pytest.mark.requires_postgres`` (``_redis``, ``_mariadb``): the test is skipped, with the reason in the
-summary, where that server is missing. With ``RIVET_REQUIRE_SERVERS=1``, as in CI, it fails instead.
+``@pytest.mark.requires_postgres`` (``_redis``, ``_mariadb``, ``_chromium``): the test is skipped, with the reason in
+the summary, where that server or program is missing. With ``RIVET_REQUIRE_SERVERS=1``, as in CI, it fails instead.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _seen_from(module: str, request: pytest.FixtureRequest) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    for marker in servers.URLS:
+    for marker in servers.MARKERS:
         if item.get_closest_marker(marker) is None:
             continue
         reason = _missing(marker)

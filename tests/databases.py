@@ -20,6 +20,8 @@ SQLITE_OPTIONS = {
     "timeout": 20,
     "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
 }
+#: As most databases have it, blind to case and accents: whatever of ours must see them has to say so itself.
+MYSQL_COLLATION = "utf8mb4_general_ci"
 _ENGINES = {
     "postgres": "django.db.backends.postgresql",
     "postgresql": "django.db.backends.postgresql",
@@ -52,7 +54,7 @@ def database_from_url(url: str) -> dict[str, Any]:
     }
     if "mysql" in config["ENGINE"]:
         config["OPTIONS"] = {"charset": "utf8mb4"}
-        config["TEST"] |= {"CHARSET": "utf8mb4", "COLLATION": "utf8mb4_bin"}
+        config["TEST"] |= {"CHARSET": "utf8mb4", "COLLATION": MYSQL_COLLATION}
     return config
 
 

@@ -2,7 +2,8 @@
 
 The suite's own is SQLite in memory by default, where two threads refuse each other; and other processes need a name to
 find it by. So these tests get a SQLite file, and a PostgreSQL database where a server is there, under an alias
-that the package is told to use. A test module asks for it by ``pytestmark = sidedb.both`` and the fixture ``side``.
+that the package is told to use; a MariaDB database alone where the suite itself runs on MariaDB. A test module asks for
+it by ``pytestmark = sidedb.each`` and the fixture ``side``.
 """
 
 from __future__ import annotations
@@ -24,15 +25,22 @@ from django.db import connections
 from rivet_workflows.store import get_store
 from rivet_workflows.store.store import Store
 from tests import servers
+from tests.cluster.cluster import execute, statements
 from tests.databases import TEST_NAME, database_from_url
 
-KINDS = [
-    pytest.param("sqlite", id="sqlite"),
-    pytest.param("postgresql", id="postgresql", marks=pytest.mark.requires_postgres),
-]
-both = pytest.mark.parametrize("side_kind", KINDS, scope="session")
-postgres_only = pytest.mark.parametrize("side_kind", KINDS[1:], scope="session")
-sqlite_only = pytest.mark.parametrize("side_kind", KINDS[:1], scope="session")
+_SERVERS = {"postgresql": servers.POSTGRES_URL, "mysql": servers.MARIADB_URL}
+_MARKS = {"postgresql": [pytest.mark.requires_postgres], "mysql": [pytest.mark.requires_mariadb]}
+_HERE = ["mysql"] if connections["default"].vendor == "mysql" else ["sqlite", "postgresql"]
+
+
+def _on(*vendors: str) -> pytest.MarkDecorator:
+    kinds = [pytest.param(v, id=v, marks=_MARKS.get(v, [])) for v in vendors if v in _HERE]
+    return pytest.mark.parametrize("side_kind", kinds, scope="session")
+
+
+each = _on("sqlite", "postgresql", "mysql")
+on_servers = _on("postgresql", "mysql")
+sqlite_only = _on("sqlite")
 
 
 @dataclass(frozen=True)
@@ -52,7 +60,7 @@ class SideDatabase:
 
 
 def name() -> str:
-    """Of the PostgreSQL database: one per checkout and test process."""
+    """Of the database on a server: one per checkout and test process."""
     return f"{TEST_NAME}_side_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
 
 
@@ -74,19 +82,14 @@ def alias_for(alias: str, url: str) -> Iterator[None]:
 
 
 @contextmanager
-def postgres_database() -> Iterator[str]:
+def server_database(server: str) -> Iterator[str]:
     """A fresh database on the server, and its URL."""
-    import psycopg
-
-    parts = urlsplit(servers.POSTGRES_URL)
-    with psycopg.connect(servers.POSTGRES_URL, autocommit=True) as admin:
-        admin.execute(f'DROP DATABASE IF EXISTS "{name()}" WITH (FORCE)')
-        admin.execute(f'CREATE DATABASE "{name()}"')
+    create, drop = statements(server, name())
+    execute(server, drop, create)
     try:
-        yield urlunsplit(parts._replace(path=f"/{name()}"))
+        yield urlunsplit(urlsplit(server)._replace(path=f"/{name()}"))
     finally:
-        with psycopg.connect(servers.POSTGRES_URL, autocommit=True) as admin:
-            admin.execute(f'DROP DATABASE IF EXISTS "{name()}" WITH (FORCE)')
+        execute(server, drop)
 
 
 def migrate(alias: str) -> None:
@@ -99,7 +102,11 @@ def empty(alias: str) -> None:
 
     tables = [model._meta.db_table for model in apps.get_app_config("rivet_workflows").get_models()]
     with connections[alias].cursor() as cursor:
-        cursor.execute(f"TRUNCATE {', '.join(tables)} RESTART IDENTITY CASCADE")
+        if connections[alias].vendor == "postgresql":
+            cursor.execute(f"TRUNCATE {', '.join(tables)} RESTART IDENTITY CASCADE")
+            return
+        for table in tables:
+            cursor.execute(f"DELETE FROM {table}")
 
 
 # -- fixtures, for conftest modules to take over ---------------------------------------------------------
@@ -107,7 +114,7 @@ def empty(alias: str) -> None:
 
 @pytest.fixture(scope="session")
 def side_source(side_kind: str, tmp_path_factory: Any, django_db_blocker: Any) -> Iterator[str]:
-    """Made once: the URL of the PostgreSQL database, or the path of a SQLite file to copy."""
+    """Made once: the URL of the database on a server, or the path of a SQLite file to copy."""
     with django_db_blocker.unblock():
         if side_kind == "sqlite":
             path = tmp_path_factory.mktemp("side") / "migrated.sqlite3"
@@ -117,7 +124,7 @@ def side_source(side_kind: str, tmp_path_factory: Any, django_db_blocker: Any) -
                     cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             yield str(path)
         else:
-            with postgres_database() as url:
+            with server_database(_SERVERS[side_kind]) as url:
                 with alias_for("side_source", url):
                     migrate("side_source")
                 yield url

@@ -74,7 +74,7 @@ class ActorVerbs(StoreBase):
             )
             if actor is not None:
                 return actor, True
-            found = self.find(name, key)
+            found = self._find_now(name, key)
             if found is not None:
                 return found, False
             # It was destroyed between the two looks.
@@ -117,6 +117,13 @@ class ActorVerbs(StoreBase):
     def find(self, name: str, key: str) -> ActorRow | None:
         """The live actor of that name and key."""
         return self._one(live_hash=live_hash(name, key))
+
+    def _find_now(self, name: str, key: str) -> ActorRow | None:
+        """As :meth:`find`, also when it was made after a transaction that is open here began."""
+        columns = ", ".join(f"a.{column}" for column in _COLUMNS)
+        select = f"SELECT {columns} FROM rivet_actor a WHERE a.live_hash = %s{self.as_of_now}"
+        rows = Actor.objects.using(self.alias).raw(select, [live_hash(name, key)])
+        return next((_row(actor) for actor in rows), None)
 
     def get(self, actor_id: UUID) -> ActorRow | None:
         """The actor of that id, unless it was destroyed."""

@@ -27,8 +27,9 @@ def chunks(items: Sequence[T], size: int = CHUNK) -> Iterator[Sequence[T]]:
 
 
 def marks(values: Sequence[Any]) -> str:
-    """``%s,%s,%s`` for as many values."""
-    return ",".join(["%s"] * len(values))
+    """``%s,%s,%s`` for as many values, to stand in ``IN (…)``; for none ``NULL``, which holds nothing: that the
+    brackets may be empty only SQLite thinks."""
+    return ",".join(["%s"] * len(values)) or "NULL"
 
 
 def to_uuid(value: Any) -> UUID:
@@ -63,6 +64,13 @@ class StoreBase:
     def vendor(self) -> str:
         """``sqlite``, ``postgresql`` or ``mysql`` (MariaDB)."""
         return self.connection.vendor
+
+    @property
+    def as_of_now(self) -> str:
+        """What ends a SELECT of a row that is known to be there, as an insert has just met it. A transaction that
+        began before it was committed must see it too, which a plain SELECT on MariaDB does not grant at REPEATABLE
+        READ. (The insert has this very lock already; PostgreSQL has refused it by then.)"""
+        return " LOCK IN SHARE MODE" if self.vendor == "mysql" else ""
 
     def atomic(self) -> AbstractContextManager[Any]:
         """A transaction, or a savepoint inside the one that is open (a test's, the testing kit's, a

@@ -13,6 +13,8 @@ from django.db import IntegrityError
 from rivet_workflows.models import Dedupe
 from rivet_workflows.store.base import StoreBase
 
+_RESULT = "SELECT result FROM rivet_dedupe WHERE actor_id = %s AND key_hash = %s"
+
 
 class CallVerbs(StoreBase):
     """The verbs ``begin_call`` and ``end_call``; both inside the caller's transaction."""
@@ -30,8 +32,8 @@ class CallVerbs(StoreBase):
 
     def recorded_call(self, actor_id: UUID, key_hash: str) -> str | None:
         """The result recorded under a key; None where there is none."""
-        rows = Dedupe.objects.using(self.alias).filter(actor_id=actor_id, key_hash=key_hash)
-        return rows.values_list("result", flat=True).first()
+        rows = self.query(_RESULT + self.as_of_now, [self.uid(actor_id), key_hash])
+        return rows[0][0] if rows else None
 
     def knows_call(self, actor_id: UUID, key_hash: str) -> bool:
         """Was something done under this key?"""

@@ -9,12 +9,11 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from django.db import IntegrityError
-
 from rivet_workflows.exceptions import ActorNotFound, QueueFull
 from rivet_workflows.models import Dedupe
 from rivet_workflows.records import Outgoing, TimerKind
 from rivet_workflows.store.base import StoreBase
+from rivet_workflows.store.deduping import KeyVerbs
 from rivet_workflows.store.rows import SentRow
 
 #: The receiver must be alive in the very statement that inserts, and below its limit, if it has one.
@@ -55,15 +54,9 @@ _WAKE = (
     "INSERT INTO rivet_timer (type_id, actor_id, kind, due, priority)"
     " SELECT r.type_id, r.actor_id, %s, %s, 0 FROM rivet_run r WHERE r.actor_id = %s"
 )
-#: A key whose time has passed and that was not pruned yet counts as never sent.
-_DEDUPE = (
-    "INSERT INTO rivet_dedupe (actor_id, key_hash, message_id, expires_at) VALUES (%s, %s, 0, %s)"
-    " ON CONFLICT (actor_id, key_hash) DO UPDATE SET message_id = 0, expires_at = excluded.expires_at"
-    " WHERE rivet_dedupe.expires_at <= {now}"
-)
 
 
-class SendVerbs(StoreBase):
+class SendVerbs(KeyVerbs, StoreBase):
     """The verbs ``send`` and ``send_all``."""
 
     def send(self, messages: Sequence[Outgoing]) -> list[SentRow]:
@@ -124,42 +117,13 @@ class SendVerbs(StoreBase):
 
     def _send_once(self, message: Outgoing) -> SentRow:
         with self.atomic():
-            if not self._claim_key(message):
-                return SentRow(self._sent_before(message), duplicate=True)
+            if not self.claim_key(message):
+                return SentRow(self.sent_under(message.actor_id, message.dedupe_hash), duplicate=True)
             message_id = self._send(message)
             Dedupe.objects.using(self.alias).filter(
                 actor_id=message.actor_id, key_hash=message.dedupe_hash
             ).update(message_id=message_id)
             return SentRow(message_id)
-
-    def _claim_key(self, message: Outgoing) -> bool:
-        """Is the key ours? Waits for another sender's open transaction that has it."""
-        if self.vendor != "mysql":
-            values = [self.uid(message.actor_id), message.dedupe_hash, message.dedupe_until]
-            return self.execute(_DEDUPE.format(now=self.clock.sql), values) == 1
-        assert message.dedupe_hash is not None
-        row = Dedupe(
-            actor_id=message.actor_id,
-            key_hash=message.dedupe_hash,
-            message_id=0,
-            expires_at=message.dedupe_until or 0,
-        )
-        Dedupe.objects.using(self.alias).filter(
-            actor_id=message.actor_id, key_hash=message.dedupe_hash, expires_at__lte=self.clock.now()
-        ).delete()
-        try:
-            with self.atomic():
-                row.save(using=self.alias, force_insert=True)
-        except IntegrityError:
-            return False
-        return True
-
-    def _sent_before(self, message: Outgoing) -> int:
-        return int(
-            Dedupe.objects.using(self.alias)
-            .values_list("message_id", flat=True)
-            .get(actor_id=message.actor_id, key_hash=message.dedupe_hash)
-        )
 
     def _send(self, message: Outgoing) -> int:
         receiver = self.uid(message.actor_id)

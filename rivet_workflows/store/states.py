@@ -95,7 +95,7 @@ class StateVerbs(StoreBase):
         try:
             with self.atomic():
                 if self.vendor == "mysql":
-                    return self.query(f"{select} WAIT {max(1, round(timeout))}", [self.uid(actor_id)])
+                    return self._wait_on_mysql(select, actor_id, timeout)
                 before = self.query("SELECT current_setting('lock_timeout')")[0][0]
                 self.query("SELECT set_config('lock_timeout', %s, true)", [f"{int(timeout * 1000)}ms"])
                 rows = self.query(select, [self.uid(actor_id)])
@@ -105,3 +105,12 @@ class StateVerbs(StoreBase):
             if classify(error) is Trouble.LOCKED:
                 raise ActorBusy(f"the actor {actor_id} was locked for {timeout:g} s; try again") from error
             raise
+
+    def _wait_on_mysql(self, select: str, actor_id: UUID, timeout: float) -> list[tuple[Any, ...]]:
+        """By a setting of the session: ``FOR UPDATE WAIT n`` is MariaDB's alone."""
+        ((before,),) = self.query("SELECT @@SESSION.innodb_lock_wait_timeout")
+        self.execute("SET SESSION innodb_lock_wait_timeout = %s", [max(1, round(timeout))])
+        try:
+            return self.query(select, [self.uid(actor_id)])
+        finally:
+            self.execute("SET SESSION innodb_lock_wait_timeout = %s", [before])

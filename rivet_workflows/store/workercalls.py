@@ -20,6 +20,7 @@ from rivet_workflows.models import Actor, Call, Dedupe, Run, Timer
 from rivet_workflows.records import Blocked, Called, CallStatus, Claimed, TimerKind, WorkerCall
 from rivet_workflows.store.base import StoreBase, marks, to_uuid
 from rivet_workflows.store.calls import CallVerbs
+from rivet_workflows.store.deduping import KeyVerbs
 from rivet_workflows.store.rows import type_id
 
 #: Calls of one actor that one look brings.
@@ -55,7 +56,7 @@ class Wanted:
         return bool(self.ours or self.guests or self.asleep)
 
 
-class WorkerCallVerbs(CallVerbs, StoreBase):
+class WorkerCallVerbs(CallVerbs, KeyVerbs, StoreBase):
     """See the module."""
 
     # -- the caller's, in the transaction that is open there
@@ -72,8 +73,8 @@ class WorkerCallVerbs(CallVerbs, StoreBase):
             if not fresh:
                 if result is not None:
                     return Asked(0, result)
-                earlier = self._keys(call).values_list("message_id", flat=True).first()
-                if earlier and self._calls(id=earlier).exists():
+                earlier = self.sent_under(call.actor_id, call.once)
+                if self.query(f"SELECT 1 FROM rivet_call WHERE id = %s{self.as_of_now}", [earlier]):
                     return Asked(earlier)
             call_id = self._insert_call(call)
             self._keys(call).update(message_id=call_id)

@@ -9,10 +9,11 @@ import time
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.db import connection
+from django.db import DatabaseError, connection
 
 from rivet_workflows import ActorNotFound, ResultTimeout, UserError, WorkflowCancelled, client
 from rivet_workflows.client import Handle, looking, twins
+from tests import sessions
 from tests.client import worker_side
 from tests.client.helpers import rolled_back
 from tests.client.shop import Cart, Line, Order
@@ -168,14 +169,11 @@ class TestPool:
         if connection.vendor == "sqlite":
             pytest.skip("a file does not hang up")
 
-        def kill():
-            with connection.cursor() as cursor:
-                cursor.execute("SELECT pg_backend_pid()")
-                return cursor.fetchone()[0]
+        def number():
+            return sessions.own(connection)
 
-        pid = pool.submit(kill).result(10)
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_terminate_backend(%s)", [pid])
-        with pytest.raises(Exception, match=r"terminat|closed"):
-            pool.submit(kill).result(10)
-        assert pool.submit(kill).result(10) != pid
+        first = pool.submit(number).result(10)
+        sessions.end(connection, first)
+        with pytest.raises(DatabaseError):
+            pool.submit(number).result(10)
+        assert pool.submit(number).result(10) != first

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from tests.databases import MYSQL_COLLATION
 from tests.servers import MARIADB_URL, POSTGRES_URL
 from tests.waiting import until
 
@@ -38,7 +39,7 @@ def fresh_database(kind: str, folder: Path) -> Iterator[str]:
         return
     server = {"postgres": POSTGRES_URL, "mariadb": MARIADB_URL}.get(kind, kind)
     name = f"rivet_cluster_{os.getpid()}"
-    create, drop = _statements(server, name)
+    create, drop = statements(server, name)
     execute(server, drop, create)
     try:
         yield urlsplit(server)._replace(path=f"/{name}").geturl()
@@ -49,11 +50,12 @@ def fresh_database(kind: str, folder: Path) -> Iterator[str]:
         execute(server, drop)
 
 
-def _statements(server: str, name: str) -> tuple[str, str]:
+def statements(server: str, name: str) -> tuple[str, str]:
+    """What creates a database there, and what drops it if it is there."""
     if server.startswith("postgres"):
         return f'CREATE DATABASE "{name}"', f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'
     return (
-        f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+        f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4 COLLATE {MYSQL_COLLATION}",
         f"DROP DATABASE IF EXISTS `{name}`",
     )
 

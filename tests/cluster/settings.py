@@ -20,6 +20,8 @@ INSTALLED_APPS = [
     "tests.cluster",
 ]
 DATABASES = {"default": database_from_url(os.environ["RIVET_CLUSTER_DB"])}
+if "RIVET_CLUSTER_ISOLATION" in os.environ and DATABASES["default"]["ENGINE"].endswith("mysql"):
+    DATABASES["default"]["OPTIONS"]["isolation_level"] = os.environ["RIVET_CLUSTER_ISOLATION"]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 RIVET_WORKFLOWS: dict[str, Any] = {
     "LEASE": float(os.environ.get("RIVET_CLUSTER_LEASE", "2")),

@@ -18,15 +18,13 @@ from tests.faults.kill_points import KILLED_AT
 
 ROOT = Path(__file__).resolve().parents[2]
 
+SERVERS = [
+    pytest.param("postgres", marks=pytest.mark.requires_postgres),
+    pytest.param("mariadb", marks=pytest.mark.requires_mariadb),
+]
+ON_SERVERS = pytest.mark.parametrize("database", SERVERS)
 #: Where real processes are hurt. SQLite needs no server.
-EVERY = pytest.mark.parametrize(
-    "database",
-    [
-        "sqlite",
-        pytest.param("postgres", marks=pytest.mark.requires_postgres),
-        pytest.param("mariadb", marks=pytest.mark.requires_mariadb),
-    ],
-)
+EVERY = pytest.mark.parametrize("database", ["sqlite", *SERVERS])
 own_server = pytest.mark.skipif(
     binaries() is None, reason="no PostgreSQL is installed to start a server of one's own"
 )
@@ -68,27 +66,20 @@ def test_one_owner_per_epoch_no_gap_in_commit_numbers_and_a_stopped_worker_commi
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "database", ["sqlite", pytest.param("postgres", marks=pytest.mark.requires_postgres)]
-)
+@EVERY
 def test_a_long_transaction_or_a_bad_row_delays_its_own_actor_alone(database):
     scenario("isolation", "--database", database)
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "database", ["sqlite", pytest.param("postgres", marks=pytest.mark.requires_postgres)]
-)
+@EVERY
 def test_a_step_that_kills_its_process_is_set_aside_alone(database):
     (found,) = scenario("poison", "--database", database)
     assert found["killer"] == "set_aside"
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(
-    "database",
-    ["sqlite", pytest.param("postgres", marks=pytest.mark.requires_postgres)],
-)
+@EVERY
 def test_a_counter_is_exact_and_what_ran_more_than_once_is_in_the_history(database):
     """``RIVET_COUNTER=10000`` for the full size."""
     size = os.environ.get("RIVET_COUNTER", "120")
@@ -97,9 +88,7 @@ def test_a_counter_is_exact_and_what_ran_more_than_once_is_in_the_history(databa
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "database", ["sqlite", pytest.param("postgres", marks=pytest.mark.requires_postgres)]
-)
+@EVERY
 def test_every_pattern_killed_in_its_middle_comes_to_what_it_came_to_undisturbed(database):
     (undisturbed,) = scenario("patterns", "--database", database, "--story", "undisturbed")
     (killed,) = scenario("patterns", "--database", database, "--story", "killed")
@@ -114,10 +103,10 @@ def test_workers_killed_and_stopped_at_random_leave_an_exact_ledger(database):
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.requires_postgres
+@ON_SERVERS
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
-def test_br_029_the_same_where_transactions_are_isolated_more_strictly(level):
-    scenario("chaos", "--isolation", level, "--seconds", "4")
+def test_br_029_the_same_where_transactions_are_isolated_more_strictly(database, level):
+    scenario("chaos", "--database", database, "--isolation", level, "--seconds", "4")
 
 
 @pytest.mark.timeout(900)

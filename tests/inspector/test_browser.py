@@ -6,7 +6,6 @@ Skipped where there is no chromium. ``RIVET_SCREENSHOTS=folder`` keeps pictures 
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,13 @@ from django.contrib.auth.models import User
 
 from rivet_workflows.records import Finish, Kind, Lifecycle, child_scope
 from rivet_workflows.store import get_store
+from tests import servers
 from tests.inspector.conftest import commit, failed_step, order, page_of, step
 
 playwright = pytest.importorskip("playwright.sync_api")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+CHROMIUM = servers.program("requires_chromium")
 pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium"),
+    pytest.mark.requires_chromium,
     pytest.mark.django_db(transaction=True),
     pytest.mark.timeout(180),
 ]

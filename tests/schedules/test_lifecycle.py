@@ -169,7 +169,7 @@ def test_a_life_08_vars_of_a_class_are_there_in_hooks_too(rivet):
     assert seen == [{"n": 1}]
 
 
-@sidedb.both
+@sidedb.each
 def test_a_life_04_a_worker_calls_them_and_hands_back_after_on_sleep(side: SideDatabase):
     seen: list[str] = []
     begun, go = threading.Event(), threading.Event()
@@ -206,7 +206,7 @@ def test_a_life_04_a_worker_calls_them_and_hands_back_after_on_sleep(side: SideD
     assert not Run.objects.using(side.alias).filter(owner_id__isnull=False).exists()
 
 
-@sidedb.both
+@sidedb.each
 def test_a_life_05_hooks_that_never_end_are_told_and_keep_nobody_from_theirs(
     side: SideDatabase, settings: Any, caplog: Any
 ):

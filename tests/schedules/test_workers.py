@@ -65,7 +65,7 @@ def declare() -> Any:
     return Ticker
 
 
-@sidedb.both
+@sidedb.each
 def test_a_sched_03_a_sleeping_worker_hears_of_a_schedule_and_wakes_for_it(start, side: SideDatabase):
     ticker = client.get_or_create(declare(), "a")
     start()
@@ -76,7 +76,7 @@ def test_a_sched_03_a_sleeping_worker_hears_of_a_schedule_and_wakes_for_it(start
     assert not Schedule.objects.using(side.alias).exists()
 
 
-@sidedb.both
+@sidedb.each
 def test_a_cron_09_two_workers_and_one_slot_are_one_run(start, side: SideDatabase):
     Ticker = declare()
     tickers = [client.get_or_create(Ticker, f"t{n}") for n in range(8)]
@@ -94,7 +94,7 @@ def test_a_cron_09_two_workers_and_one_slot_are_one_run(start, side: SideDatabas
     assert [sorted(ticker.get()) for ticker in tickers] == [["job", "once"]] * len(tickers)
 
 
-@sidedb.both
+@sidedb.each
 def test_a_cron_10_d_23_fires_of_a_worker_that_is_gone_are_interrupted(start, side: SideDatabase):
     Ticker = declare()
     ticker = client.get_or_create(Ticker, "a")
@@ -115,7 +115,7 @@ def test_a_cron_10_d_23_fires_of_a_worker_that_is_gone_are_interrupted(start, si
     assert from_micros(taken.fired_at) < from_micros(get_store(side.alias).clock.now())
 
 
-@sidedb.both
+@sidedb.each
 def test_a_sched_06_until_idle_waits_for_one_shots_and_not_for_jobs(start, side: SideDatabase):
     ticker = client.get_or_create(declare(), "a")
     ticker.regularly("job")

@@ -135,6 +135,18 @@ def test_take_over_fences_the_dead(store: Store, worker: int, claimed: Claims) -
     assert store.held(heir) == {c.actor_id: 2 for c in dead}
 
 
+def test_a_worker_that_runs_no_types_takes_nothing_and_goes_on(
+    store: Store, worker: int, claimed: Claims
+) -> None:
+    (one,) = claimed()
+    other = store.register_worker("b", 2, {})
+    assert store.claim(other, {}, 10) == ([], False)
+    assert store.take_over(other, worker, {}, 10) == []
+    assert store.due_wakes_of_held(other, {}) == []
+    assert not store.wanted(other, [], 10)
+    assert store.held(worker) == {one.actor_id: one.epoch}
+
+
 def test_heartbeats_and_the_dead(store: Store, worker: int) -> None:
     now = store.heartbeat(worker)
     assert abs(now - store.clock.now()) < 10_000_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -10,10 +10,11 @@ import pytest
 from django.db import OperationalError, connections, transaction
 
 from rivet_workflows.exceptions import ActorBusy
-from rivet_workflows.models import Actor, History, Timer
+from rivet_workflows.models import Actor, History, Message, Timer
 from rivet_workflows.records import Claimed, Commit, Look, Outgoing, Release, StateWrite
 from rivet_workflows.store.errors import UnknownOutcome
 from rivet_workflows.store.store import Store
+from tests import sessions
 from tests.store.conftest import TYPES, in_threads, item, row
 from tests.waiting import until
 
@@ -31,13 +32,6 @@ def take(store: Store, count: int, **more: Any) -> list[Claimed]:
 
 def outcomes(results: Any) -> list[Commit]:
     return [result.outcome for result in results]
-
-
-def waiting_for(store: Store) -> list[tuple[Any, ...]]:
-    """Server processes that wait for a lock of this connection's."""
-    return store.query(
-        "SELECT pid FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY(pg_blocking_pids(pid))"
-    )
 
 
 def closing(target: Callable[[], Any]) -> Callable[[], Any]:
@@ -229,7 +223,7 @@ def test_a_lost_answer_is_resolved(pair: Pair, monkeypatch: pytest.MonkeyPatch, 
 
 def test_a_server_process_killed_in_a_commit(pair: Pair) -> None:
     left, right = pair
-    if left.vendor != "postgresql":
+    if left.vendor == "sqlite":
         pytest.skip("needs a server that can be told to end a connection")
     (c,) = take(left, 1)
     group = [item(c, rows=[row(1)])]
@@ -237,8 +231,8 @@ def test_a_server_process_killed_in_a_commit(pair: Pair) -> None:
     with ThreadPoolExecutor(1) as pool, transaction.atomic(using=right.alias):
         right.lock_run(c.actor_id)
         future = pool.submit(closing(lambda: left.commit_group(group, wait=True)))
-        until(lambda: waiting_for(right))
-        right.query("SELECT pg_terminate_backend(%s)", waiting_for(right)[0])
+        until(lambda: sessions.waiting_for(right.connection))
+        sessions.end(right.connection, sessions.waiting_for(right.connection)[0])
         with pytest.raises(UnknownOutcome):
             future.result(20)
     assert outcomes(left.resolve(group)) == [Commit.BUSY]
@@ -247,7 +241,7 @@ def test_a_server_process_killed_in_a_commit(pair: Pair) -> None:
 
 def test_resolving_waits_for_a_commit_that_is_still_under_way(pair: Pair) -> None:
     left, right = pair
-    if left.vendor != "postgresql":
+    if left.vendor == "sqlite":
         pytest.skip("needs row locks that can be seen to be waited for")
     (c,) = take(left, 1)
     group = [item(c, rows=[row(1)])]
@@ -255,14 +249,14 @@ def test_resolving_waits_for_a_commit_that_is_still_under_way(pair: Pair) -> Non
         with transaction.atomic(using=right.alias):
             assert outcomes(right.commit_group(group)) == [Commit.OK]
             future = pool.submit(closing(lambda: left.resolve(group)))
-            until(lambda: waiting_for(right))
+            until(lambda: sessions.waiting_for(right.connection))
             assert not future.done()
         assert outcomes(future.result(20)) == [Commit.OK]
 
 
 def test_a_straggler_waits_for_its_row(pair: Pair) -> None:
     left, right = pair
-    if left.vendor != "postgresql":
+    if left.vendor == "sqlite":
         pytest.skip("needs row locks that can be seen to be waited for")
     (c,) = take(left, 1, state="1")
     group = [item(c, rows=[row(1)], state=StateWrite(1, "2"))]
@@ -270,8 +264,72 @@ def test_a_straggler_waits_for_its_row(pair: Pair) -> None:
         with transaction.atomic(using=right.alias):
             right.lock_run(c.actor_id)
             future = pool.submit(closing(lambda: left.commit_group(group, wait=True)))
-            until(lambda: waiting_for(right))
+            until(lambda: sessions.waiting_for(right.connection))
         assert outcomes(future.result(20)) == [Commit.OK]
+
+
+def test_a_key_that_another_transaction_is_sending_is_sent_once_by_a_commit_that_waits_for_it(
+    pair: Pair,
+) -> None:
+    left, right = pair
+    if left.vendor == "sqlite":
+        pytest.skip("one writer at a time")
+    one, two = take(left, 2)
+    keyed = Outgoing(two.actor_id, "q", "1", dedupe_hash="k", dedupe_until=2**62)
+    group = [item(one, rows=[row(1)], sends=[keyed])]
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic(using=right.alias):
+            right.send([keyed])
+            future = pool.submit(closing(lambda: left.commit_group(group, wait=True)))
+            until(lambda: sessions.waiting_for(right.connection))
+        assert outcomes(future.result(20)) == [Commit.OK]
+    assert Message.objects.filter(actor_id=two.actor_id).count() == 1
+
+
+@pytest.fixture
+def strict(pair: Pair) -> Iterator[Pair]:
+    """The left one's project has its transactions see one moment: what others commit meanwhile is not in it."""
+    left, right = pair
+    if left.vendor != "mysql":
+        pytest.skip("elsewhere the database refuses what it cannot show")
+    with pytest.MonkeyPatch.context() as patch:
+        options = {**left.connection.settings_dict["OPTIONS"], "isolation_level": "repeatable read"}
+        left.connection.close()
+        patch.setitem(left.connection.settings_dict, "OPTIONS", options)
+        yield left, right
+        left.connection.close()
+
+
+def test_br_029_an_actor_made_since_a_strict_transaction_began_is_found_by_it(strict: Pair) -> None:
+    left, right = strict
+    with transaction.atomic(using=left.alias):
+        assert left.find("order", '["x"]') is None
+        made, _ = right.create_actor("order", '["x"]', input="1")
+        found, created = left.create_actor("order", '["x"]')
+        assert (found.id, found.input, created) == (made.id, "1", False)
+        assert left.send([Outgoing(found.id, "q", "1")])[0].id
+
+
+def test_br_029_a_key_sent_since_a_strict_transaction_began_is_known_to_it(strict: Pair) -> None:
+    left, right = strict
+    actor, _ = right.create_actor("order", '["x"]')
+    keyed = Outgoing(actor.id, "q", "1", dedupe_hash="k", dedupe_until=2**62)
+    with transaction.atomic(using=left.alias):
+        assert left.get(actor.id) is not None
+        (first,) = right.send([keyed])
+        (again,) = left.send([keyed])
+        assert (again.id, again.duplicate) == (first.id, True)
+
+
+def test_br_029_a_call_made_since_a_strict_transaction_began_is_not_made_again(strict: Pair) -> None:
+    left, right = strict
+    actor, _ = right.create_actor("order", '["x"]')
+    with transaction.atomic(using=left.alias):
+        assert left.get(actor.id) is not None
+        with transaction.atomic(using=right.alias):
+            assert right.begin_call(actor.id, "k", 2**62) == (True, None)
+            right.end_call(actor.id, "k", "5")
+        assert left.begin_call(actor.id, "k", 2**62) == (False, "5")
 
 
 # -- nothing is lost between "none there" and "waiting" ------------------------------------------------

@@ -17,7 +17,7 @@ from tests.waiting import until
 from tests.worker.fleet import Workers
 from tests.worker.support import LONG
 
-pytestmark = sidedb.both
+pytestmark = sidedb.each
 
 
 def execute(sql: str, *params: Any) -> list[Any]:

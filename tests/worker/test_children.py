@@ -12,7 +12,7 @@ from tests.sidedb import SideDatabase
 from tests.waiting import until
 from tests.worker.fleet import Workers
 
-pytestmark = sidedb.both
+pytestmark = sidedb.each
 
 
 def double(step: Any, n: int) -> int:

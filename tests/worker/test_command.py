@@ -42,7 +42,7 @@ def owners(side: SideDatabase) -> list[Any]:
 # -- beginning and end -----------------------------------------------------------------------------------
 
 
-@sidedb.both
+@sidedb.each
 def test_a_burst_does_what_is_due_and_exits_0(start, side: SideDatabase, ledger: Path):
     handles = [client.create("ledgered", str(n)) for n in range(5)]
     process = start("--until-idle")
@@ -53,7 +53,7 @@ def test_a_burst_does_what_is_due_and_exits_0(start, side: SideDatabase, ledger:
     assert "nothing is left to do" in process.log
 
 
-@sidedb.both
+@sidedb.each
 def test_only_the_named_actors_are_run(start, side: SideDatabase, ledger: Path):
     client.create("ledgered", "a")
     other = client.create("worked", "b")
@@ -83,7 +83,7 @@ def test_missing_tables_exit_3_and_name_the_mend(start, side: SideDatabase, tmp_
 # -- signals ---------------------------------------------------------------------------------------------
 
 
-@sidedb.both
+@sidedb.each
 def test_sigterm_lets_the_running_step_finish(start, side: SideDatabase, ledger: Path, gate: Path):
     handle = client.create("gated", "g")
     process = start("--grace", str(LONG))
@@ -97,7 +97,7 @@ def test_sigterm_lets_the_running_step_finish(start, side: SideDatabase, ledger:
     assert WorkerRow.objects.using(side.alias).count() == 0
 
 
-@sidedb.both
+@sidedb.each
 def test_heartbeats_go_on_through_a_stop_that_is_longer_than_the_lease(
     start, side: SideDatabase, ledger: Path, gate: Path
 ):
@@ -123,7 +123,7 @@ def test_heartbeats_go_on_through_a_stop_that_is_longer_than_the_lease(
     assert handle.status().state == "completed"
 
 
-@sidedb.both
+@sidedb.each
 def test_after_the_grace_the_step_is_handed_back(start, side: SideDatabase, ledger: Path, gate: Path):
     handle = client.create("gated", "g")
     process = start("--grace", "0.1")
@@ -138,7 +138,7 @@ def test_after_the_grace_the_step_is_handed_back(start, side: SideDatabase, ledg
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-@sidedb.both
+@sidedb.each
 def test_a_second_signal_leaves_at_once_and_hands_back(
     start, side: SideDatabase, ledger: Path, number: signal.Signals, code: int
 ):
@@ -165,7 +165,7 @@ def test_a_signal_soon_after_the_start_ends_it(start, side: SideDatabase, delay:
 # -- death and sleep -------------------------------------------------------------------------------------
 
 
-@sidedb.both
+@sidedb.each
 def test_what_a_killed_worker_held_is_finished_by_another(
     start, side: SideDatabase, ledger: Path, gate: Path
 ):
@@ -184,7 +184,7 @@ def test_what_a_killed_worker_held_is_finished_by_another(
     assert WorkerRow.objects.using(side.alias).count() == 0
 
 
-@sidedb.both
+@sidedb.each
 def test_a_worker_that_slept_past_its_lease_commits_nothing(
     start, side: SideDatabase, ledger: Path, gate: Path
 ):
@@ -208,7 +208,7 @@ def test_a_worker_that_slept_past_its_lease_commits_nothing(
 # -- several processes -----------------------------------------------------------------------------------
 
 
-@sidedb.both
+@sidedb.each
 def test_a_child_that_dies_is_started_again_and_a_stop_reaches_all(start, side: SideDatabase, ledger: Path):
     process = start("--processes", "2")
     pids = [int(match[1]) for match in process.wait_for(r"Worker process \d of 2: pid (\d+)", 2)]

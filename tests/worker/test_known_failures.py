@@ -15,7 +15,7 @@ from tests.worker.fleet import Faulty, Workers
 from tests.worker.support import LONG
 
 
-@sidedb.both
+@sidedb.each
 def test_br_001_an_outage_in_the_middle_of_a_sweep_leaves_nobody_behind(workers: Workers):
     class Left(Actor):
         async def run(self, ctx):
@@ -42,7 +42,7 @@ def done(step: Any) -> None:
     return None
 
 
-@sidedb.both
+@sidedb.each
 def test_br_045_a_parent_that_waits_for_its_child_is_in_nobodys_way(workers: Workers):
     class Inner(Actor):
         async def run(self, ctx):
@@ -61,7 +61,7 @@ def test_br_045_a_parent_that_waits_for_its_child_is_in_nobodys_way(workers: Wor
     assert [handle.result(timeout=0) for handle in handles] == [str(n) for n in range(5)]
 
 
-@sidedb.both
+@sidedb.each
 def test_br_081_steps_that_take_all_threads_do_not_hold_up_scheduled_actions(workers: Workers):
     go, inside, fired = threading.Event(), threading.Event(), threading.Event()
 
@@ -91,7 +91,7 @@ def test_br_081_steps_that_take_all_threads_do_not_hold_up_scheduled_actions(wor
     until(lambda: str(busy.status()) == "completed")
 
 
-@sidedb.postgres_only
+@sidedb.on_servers
 def test_br_112_whatever_is_done_to_an_actor_at_the_same_time_nobody_hears_of_a_deadlock(workers: Workers):
     class Mixed(Actor):
         state = dict

@@ -16,7 +16,7 @@ from rivet_workflows.records import Commit, CommitResult
 from rivet_workflows.store.errors import UnknownOutcome, WorkerForgotten
 from rivet_workflows.worker.atomic import WriteTurn
 from rivet_workflows.worker.inbox import Inbox
-from tests import sidedb
+from tests import sessions, sidedb
 from tests.waiting import until
 from tests.worker.fleet import Faulty, Total, Workers, sidedb_alias
 from tests.worker.support import LONG
@@ -35,7 +35,7 @@ from tests.worker.support import LONG
         "next_wake",
     ],
 )
-@sidedb.both
+@sidedb.each
 def test_an_outage_is_waited_out(workers: Workers, chain: Any, verb: str):
     handle = client.create(chain, "c")
     store = Faulty(workers.side.store)
@@ -45,7 +45,7 @@ def test_an_outage_is_waited_out(workers: Workers, chain: Any, verb: str):
     assert sorted(chain.ran) == [0, 1, 2, 3, 4]
 
 
-@sidedb.both
+@sidedb.each
 def test_an_outage_as_a_step_ends_costs_it_no_attempt(workers: Workers):
     """Its change of the state waits until the database is back: what the step has done, it does not do again."""
 
@@ -72,7 +72,7 @@ def test_an_outage_as_a_step_ends_costs_it_no_attempt(workers: Workers):
     assert (ran, handle.get_count()) == ([1], 1)
 
 
-@sidedb.both
+@sidedb.each
 def test_an_outage_costs_no_step_an_attempt_for_what_the_worker_itself_asks(workers: Workers):
     """BR-108: reading the state, and beginning an atomic step's transaction, are not the step's own queries."""
     attempts: list[tuple[str, int]] = []
@@ -124,7 +124,7 @@ def lost_question(verb: Callable[..., Any], *args: Any) -> Any:
 
 
 @pytest.mark.parametrize("lost", [lost_answer, lost_question])
-@sidedb.both
+@sidedb.each
 def test_a_commit_of_unknown_outcome_is_resolved(workers: Workers, chain: Any, lost: Any):
     handle = client.create(chain, "c")
     store = Faulty(workers.side.store)
@@ -134,7 +134,7 @@ def test_a_commit_of_unknown_outcome_is_resolved(workers: Workers, chain: Any, l
     assert chain.ran == [0, 1, 2, 3, 4]
 
 
-@sidedb.both
+@sidedb.each
 def test_a_claim_whose_answer_was_lost_is_found(workers: Workers, chain: Any):
     handle = client.create(chain, "c")
 
@@ -148,7 +148,7 @@ def test_a_claim_whose_answer_was_lost_is_found(workers: Workers, chain: Any):
     assert handle.result(timeout=0) == "done"
 
 
-@sidedb.both
+@sidedb.each
 def test_a_row_that_is_locked_delays_its_actor_alone(workers: Workers):
     class Timid(Actor):
         async def run(self, ctx):
@@ -177,7 +177,7 @@ def test_a_row_that_is_locked_delays_its_actor_alone(workers: Workers):
     assert handles[0].result(timeout=LONG) is None
 
 
-@sidedb.both
+@sidedb.each
 def test_a_lost_lease_begins_a_new_session(workers: Workers, slow: Any):
     handle = client.create(slow, "s")
     store = Faulty(workers.side.store)
@@ -190,7 +190,7 @@ def test_a_lost_lease_begins_a_new_session(workers: Workers, slow: Any):
     assert len(slow.attempts) == 2
 
 
-@sidedb.both
+@sidedb.each
 def test_heartbeats_that_fail_for_a_lease_begin_a_new_session(workers: Workers, slow: Any):
     handle = client.create(slow, "s")
     store = Faulty(workers.side.store)
@@ -203,7 +203,7 @@ def test_heartbeats_that_fail_for_a_lease_begin_a_new_session(workers: Workers, 
     until(lambda: handle.status().state == "completed")
 
 
-@sidedb.both
+@sidedb.each
 def test_an_error_that_is_no_outage_ends_the_worker_with_code_1(workers: Workers):
     store = Faulty(workers.side.store)
     store.fail["claim"] = [ZeroDivisionError("a fault of ours")]
@@ -213,7 +213,7 @@ def test_an_error_that_is_no_outage_ends_the_worker_with_code_1(workers: Workers
 # -- with the server's own means -------------------------------------------------------------------------
 
 
-@sidedb.postgres_only
+@sidedb.on_servers
 def test_cut_connections_cost_nothing(workers: Workers, chain: Any):
 
     class Stored(Actor):
@@ -229,14 +229,7 @@ def test_cut_connections_cost_nothing(workers: Workers, chain: Any):
             step.state.count += 1
 
         def cut(self, step):
-            """Every connection to this database but the one that says so."""
-            import psycopg
-
-            with psycopg.connect(workers.side.url, autocommit=True) as other:
-                other.execute(
-                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                    " WHERE datname = current_database() AND pid <> pg_backend_pid()"
-                )
+            sessions.cut(workers.side.url)
 
         @action(read_only=True)
         def total(self, c):
@@ -253,7 +246,7 @@ def test_cut_connections_cost_nothing(workers: Workers, chain: Any):
     assert [str(a.error) for entry in found.history() for a in entry.attempts if a.error] == []
 
 
-@sidedb.postgres_only
+@sidedb.on_servers
 def test_an_action_in_a_long_transaction_delays_its_own_actor_alone(workers: Workers):
 
     class Busy(Actor):
@@ -280,14 +273,12 @@ def test_an_action_in_a_long_transaction_delays_its_own_actor_alone(workers: Wor
     until(lambda: handles[0].status().state == "completed")
 
 
-@sidedb.postgres_only
+@sidedb.on_servers
 def test_steps_share_few_connections(workers: Workers):
     seen: set[int] = set()
 
-    def pid() -> int:
-        with connections[sidedb_alias()].cursor() as cursor:
-            cursor.execute("SELECT pg_backend_pid()")
-            return int(cursor.fetchone()[0])
+    def number() -> int:
+        return sessions.own(connections[sidedb_alias()])
 
     class Asking(Actor):
         async def run(self, ctx):
@@ -296,10 +287,10 @@ def test_steps_share_few_connections(workers: Workers):
                 await ctx.step("async", self.asynchronous, n)
 
         def sync(self, step, n):
-            seen.add(pid())
+            seen.add(number())
 
         async def asynchronous(self, step, n):
-            seen.add(await sync_to_async(pid)())
+            seen.add(await sync_to_async(number)())
 
     for n in range(20):
         client.create(Asking, str(n))
@@ -307,7 +298,7 @@ def test_steps_share_few_connections(workers: Workers):
     assert len(seen) <= 3 + 4
 
 
-@sidedb.postgres_only
+@sidedb.on_servers
 def test_a_connection_that_a_step_has_broken_is_replaced(workers: Workers):
     class Breaking(Actor):
         async def run(self, ctx):
@@ -336,13 +327,7 @@ def test_a_connection_that_a_step_has_broken_is_replaced(workers: Workers):
 
         def cut(self, step):
             """As a server that goes away would."""
-            import psycopg
-
-            with connections[sidedb_alias()].cursor() as cursor:
-                cursor.execute("SELECT pg_backend_pid()")
-                mine = cursor.fetchone()[0]
-            with psycopg.connect(workers.side.url, autocommit=True) as other:
-                other.execute("SELECT pg_terminate_backend(%s)", [mine])
+            sessions.cut(workers.side.url, sessions.own(connections[sidedb_alias()]))
 
     handle = client.create(Breaking, "b")
     workers.run_dry(threads=1, concurrency=1)
@@ -357,7 +342,7 @@ def test_a_statement_that_cannot_work_ends_the_worker_and_is_not_tried_for_ever(
     assert workers.start(store).wait(LONG) == 1
 
 
-@sidedb.both
+@sidedb.each
 def test_a_commit_that_keeps_failing_is_told_once_and_goes_through_at_last(
     workers: Workers, chain: Any, caplog: pytest.LogCaptureFixture
 ):

@@ -14,7 +14,7 @@ from tests.worker.fleet import Total, Workers, owned, sidedb_alias, worker_rows
 from tests.worker.support import LONG
 
 
-@sidedb.both
+@sidedb.each
 def test_a_workflow_runs_to_its_end(workers: Workers):
     class Order(Actor):
         state = Total
@@ -52,7 +52,7 @@ def test_a_workflow_runs_to_its_end(workers: Workers):
     assert owned() == 0
 
 
-@sidedb.both
+@sidedb.each
 def test_many_actors_on_two_workers_each_run_once(workers: Workers):
     ran: list[str] = []
 
@@ -71,7 +71,7 @@ def test_many_actors_on_two_workers_each_run_once(workers: Workers):
     assert sorted(ran) == sorted(f"{k}-{n}" for k in range(40) for n in range(3))
 
 
-@sidedb.both
+@sidedb.each
 def test_a_message_wakes_an_actor_at_rest(workers: Workers):
     class Waiting(Actor):
         work = Queue(int)
@@ -86,7 +86,7 @@ def test_a_message_wakes_an_actor_at_rest(workers: Workers):
     assert handle.result(timeout=LONG) == 7
 
 
-@sidedb.both
+@sidedb.each
 def test_a_message_to_another_actor_goes_with_the_step(workers: Workers):
     class Receiver(Actor):
         work = Queue(int)
@@ -108,7 +108,7 @@ def test_a_message_to_another_actor_goes_with_the_step(workers: Workers):
     assert client.get(Receiver, "r").result(timeout=0) == 2
 
 
-@sidedb.both
+@sidedb.each
 def test_changes_of_step_and_action_merge(workers: Workers):
     inside, go = threading.Event(), threading.Event()
 
@@ -140,7 +140,7 @@ def test_changes_of_step_and_action_merge(workers: Workers):
     assert shared.get() == [5, "renamed"]
 
 
-@sidedb.both
+@sidedb.each
 def test_a_change_of_the_same_field_is_a_conflict_that_is_tried_again(workers: Workers):
     inside, go, seen = threading.Event(), threading.Event(), []
 
@@ -177,7 +177,7 @@ def test_a_change_of_the_same_field_is_a_conflict_that_is_tried_again(workers: W
     assert error.is_a("StateConflict")
 
 
-@sidedb.both
+@sidedb.each
 def test_vars_live_while_the_actor_is_held(workers: Workers):
     class Remembering(Actor):
         vars = dict
@@ -197,7 +197,7 @@ def test_vars_live_while_the_actor_is_held(workers: Workers):
     assert handle.result(timeout=0) == 1
 
 
-@sidedb.both
+@sidedb.each
 def test_the_orm_in_run_is_reported_and_never_reaches_the_database(workers: Workers):
     class Reading(Actor):
         async def run(self, ctx):
@@ -211,7 +211,7 @@ def test_the_orm_in_run_is_reported_and_never_reaches_the_database(workers: Work
     assert error.is_a("NotReplaySafe")
 
 
-@sidedb.both
+@sidedb.each
 def test_on_error_runs_after_the_failure_is_recorded(workers: Workers):
     told, heard = [], threading.Event()
 

@@ -12,7 +12,7 @@ from tests.worker.fleet import Workers, owned, worker_rows
 from tests.worker.support import LONG
 
 
-@sidedb.both
+@sidedb.each
 def test_a_stop_lets_running_steps_finish_and_hands_the_rest_back(workers: Workers, slow: Any):
     handle = client.create(slow, "s")
     worker = workers.start()
@@ -25,7 +25,7 @@ def test_a_stop_lets_running_steps_finish_and_hands_the_rest_back(workers: Worke
     assert owned() == 0
 
 
-@sidedb.both
+@sidedb.each
 def test_at_the_end_of_the_grace_a_step_is_handed_back_and_not_counted(workers: Workers, slow: Any):
     handle = client.create(slow, "s")
     worker = workers.start()
@@ -40,7 +40,7 @@ def test_at_the_end_of_the_grace_a_step_is_handed_back_and_not_counted(workers: 
     assert slow.attempts == [1, 1]
 
 
-@sidedb.both
+@sidedb.each
 def test_a_stop_before_the_start_is_heeded(workers: Workers):
     told = WorkerOptions.from_settings()
     worker = Worker(told, workers.side.store)
@@ -50,7 +50,7 @@ def test_a_stop_before_the_start_is_heeded(workers: Workers):
     assert worker_rows() == 0
 
 
-@sidedb.both
+@sidedb.each
 def test_burst_leaves_timers_and_until_idle_waits_for_them(workers: Workers):
     class Timed(Actor):
         async def run(self, ctx):
@@ -66,7 +66,7 @@ def test_burst_leaves_timers_and_until_idle_waits_for_them(workers: Workers):
     assert soon.status().state == "completed"
 
 
-@sidedb.both
+@sidedb.each
 def test_the_actors_of_a_dead_worker_are_taken_over(workers: Workers):
     class Left(Actor):
         async def run(self, ctx):

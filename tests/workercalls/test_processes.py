@@ -16,7 +16,7 @@ from tests.processes import LONG, WorkerProcess, declare_actors
 from tests.sidedb import SideDatabase
 from tests.waiting import until
 
-pytestmark = [pytest.mark.timeout(180), sidedb.both]
+pytestmark = [pytest.mark.timeout(180), sidedb.each]
 
 
 #: Seconds that callers wait. Starting a process may take long on a busy machine.

@@ -18,7 +18,7 @@ from tests import sidedb
 from tests.sidedb import SideDatabase
 from tests.waiting import until
 
-pytestmark = [pytest.mark.timeout(180), sidedb.both]
+pytestmark = [pytest.mark.timeout(180), sidedb.each]
 
 #: Seconds after which a test that waits has failed.
 LONG = 60

@@ -8,6 +8,7 @@ from uuid import UUID
 from rivet_workflows.records import Blocked, CommitItem, Lifecycle, Outgoing, TimerKind
 from rivet_workflows.store.base import chunks, marks, to_uuid
 from rivet_workflows.store.children import ChildVerbs
+from rivet_workflows.store.deduping import KeyVerbs
 from rivet_workflows.store.grouping import REPLY_KEPT, Group
 from rivet_workflows.store.portable.base import PortableBase
 from rivet_workflows.store.rows import ENTRY_COLUMNS, ReplyStatus, entry_values, lifecycle_of_block
@@ -30,7 +31,7 @@ _REPLY = (
 )
 
 
-class PortableWrites(ChildVerbs, ScheduleVerbs, PortableBase):
+class PortableWrites(ChildVerbs, KeyVerbs, ScheduleVerbs, PortableBase):
     """Writing a :class:`Group`."""
 
     def _write(self, g: Group) -> None:
@@ -120,7 +121,7 @@ class PortableWrites(ChildVerbs, ScheduleVerbs, PortableBase):
 
     def _send_in_order(self, s: Outgoing, now: int) -> bool:
         """One message of a group with dedupe keys in it. False: its key was sent before."""
-        if s.dedupe_hash is not None and not self._claim_key_at(s, now):
+        if s.dedupe_hash is not None and not self.claim_key(s):
             return False
         with self.connection.cursor() as cursor:
             cursor.execute(_MESSAGE, self._message(s, now))
@@ -146,20 +147,6 @@ class PortableWrites(ChildVerbs, ScheduleVerbs, PortableBase):
             )
             found |= {to_uuid(row[0]): row[1] for row in rows}
         return found
-
-    def _claim_key_at(self, s: Outgoing, now: int) -> bool:
-        where = [self.uid(s.actor_id), s.dedupe_hash]
-        self.execute(
-            "DELETE FROM rivet_dedupe WHERE actor_id = %s AND key_hash = %s AND expires_at <= %s",
-            [*where, now],
-        )
-        if self.query("SELECT 1 FROM rivet_dedupe WHERE actor_id = %s AND key_hash = %s", where):
-            return False
-        self.execute(
-            "INSERT INTO rivet_dedupe (actor_id, key_hash, message_id, expires_at) VALUES (%s, %s, 0, %s)",
-            [*where, s.dedupe_until],
-        )
-        return True
 
     def _write_events(self, g: Group, ids: list[Any]) -> None:
         now = self.clock.now()
