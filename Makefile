@@ -1,4 +1,5 @@
-# make test   the test suite            ARGS="-k queue -x" goes to pytest; JOBS=0 for one process
+# make test   the test suite            ARGS="-k queue -x" goes to pytest; JOBS=0 for one process; RIVET_SUITE=whole in
+#             the environment has every fault done on every database
 # make lint   everything static: format, rules, types, imports, migrations
 # make bench  the benchmarks, some minutes   ARGS="A,B --runs 3 --databases sqlite"; docs/benchmarks.md says more
 # make demo   a shop that sells, crashes and recovers; ARGS=--check runs it headless
@@ -33,7 +34,7 @@ $(STAMP): pyproject.toml
 	@touch "$(STAMP)"
 
 test: venv
-	"$(BIN)/python" -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+	"$(BIN)/python" -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: venv
 	"$(BIN)/ruff" check .

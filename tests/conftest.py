@@ -45,6 +45,12 @@ def _seen_from(module: str, request: pytest.FixtureRequest) -> bool:
     return module.split(".")[:2] == list(own[:2])
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take minutes first, so that no process has one of them left when the others are through."""
+    lengthy = ("tests/faults/", "tests/benchmarks/")
+    items.sort(key=lambda item: not item.nodeid.startswith(lengthy))
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for marker in servers.MARKERS:

@@ -10,11 +10,12 @@ import pytest
 
 from tests.benchmarks.__main__ import EXPERIMENTS
 from tests.databases import CHECKOUT
+from tests.faults.scenario import whole_only
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "database", [pytest.param("postgres", marks=pytest.mark.requires_postgres), "sqlite"]
+    "database", [pytest.param("postgres", marks=[pytest.mark.requires_postgres, whole_only]), "sqlite"]
 )
 def test_each_experiment_runs_to_its_end(database):
     command = [sys.executable, "-m", "tests.benchmarks", ",".join(EXPERIMENTS), "--short"]
