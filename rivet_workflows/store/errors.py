@@ -36,7 +36,16 @@ _CONTENT_CLASSES = ("22", "23", "54")
 _CONTENT_STATES = ("57014", "P0001")
 _AGAIN_STATES = ("40001", "40P01")
 _LOST_STATES = ("57P01", "57P02", "57P03")
-_MYSQL_AGAIN, _MYSQL_LOCKED, _MYSQL_LOST = 1213, 1205, (2006, 2013, 2055)
+#: Of MariaDB and MySQL, by number. Again: deadlock; a row that changed since a strict transaction began (MariaDB 11.6).
+#: Locked: waited too long; NOWAIT (MySQL). Content: SIGNAL, as of a trigger; interrupted, took too long (either's); a
+#: text in a character set that lacks it; more than a packet holds. Lost: shut down, network, killed; and the client's.
+_MYSQL = {
+    **dict.fromkeys((1213, 1020), Trouble.AGAIN),
+    **dict.fromkeys((1205, 3572), Trouble.LOCKED),
+    **dict.fromkeys((1644, 1317, 1969, 3024, 1366, 1153), Trouble.CONTENT),
+    **dict.fromkeys((1053, 1152, 1158, 1159, 1160, 1161, 1184, 1927), Trouble.LOST),
+    **dict.fromkeys(range(2000, 3000), Trouble.LOST),
+}
 
 
 def sqlstate(error: Exception) -> str | None:
@@ -51,14 +60,10 @@ def classify(error: Exception) -> Trouble:
     state = sqlstate(error)
     if state is not None:
         return _classify_state(state)
+    # MySQLdb's, which is 0 for a connection that is closed.
     code = cause.args[0] if cause is not None and cause.args and isinstance(cause.args[0], int) else None
-    if code is not None:
-        if code == _MYSQL_AGAIN:
-            return Trouble.AGAIN
-        if code == _MYSQL_LOCKED:
-            return Trouble.LOCKED
-        if code in _MYSQL_LOST:
-            return Trouble.LOST
+    if code in _MYSQL and isinstance(error, Error):
+        return _MYSQL[code]
     if isinstance(error, DataError | IntegrityError | ValueError | OverflowError | TypeError):
         return Trouble.CONTENT
     if isinstance(error, OperationalError | InterfaceError):
@@ -66,7 +71,7 @@ def classify(error: Exception) -> Trouble:
         if "is locked" in text or "table is locked" in text:
             return Trouble.LOCKED
         # A driver's error without a code: psycopg's "connection is lost" and the like.
-        return Trouble.OTHER if type(cause).__module__.startswith("sqlite3") else Trouble.LOST
+        return Trouble.OTHER if code or type(cause).__module__.startswith("sqlite3") else Trouble.LOST
     return Trouble.OTHER
 
 

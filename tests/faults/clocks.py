@@ -1,6 +1,6 @@
 """A worker whose clock jumps by five minutes, forward and back, again and again, beside one whose clock is right.
 
-    python -m tests.faults.clocks [--times 6]
+    python -m tests.faults.clocks [--database postgres] [--times 6]
 
 Only the database's time counts: timers are neither early nor late by it, leases are not lost, nothing runs twice. The
 clock is bent by libfaketime; exit code 77 where that is not installed.
@@ -64,13 +64,13 @@ def story(folder: Path, preload: Path, times: int) -> dict[str, Any]:
     return {"jumps": times, **found, "naps_ms": [round(min(naps) / 1000), round(max(naps) / 1000)]}
 
 
-def main(times: int) -> int:
+def main(database: str, times: int) -> int:
     there = library()
     if there is None:
         print("libfaketime is not installed", file=sys.stderr)
         return NOT_HERE
     return run_scenario(
-        "postgres",
+        database,
         lambda folder: [story(folder, there, times)],
         RIVET_CLUSTER_LEASE=str(LEASE),
         RIVET_CLUSTER_HEARTBEAT="0.5",
@@ -81,5 +81,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--database", default="postgres")
     parser.add_argument("--times", type=int, default=6)
-    sys.exit(main(parser.parse_args().times))
+    sys.exit(main(**vars(parser.parse_args())))

@@ -80,9 +80,9 @@ def test_workers_and_callers_may_go_through_a_transaction_pooler(listening):
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.requires_postgres
-def test_a_worker_whose_clock_jumps_is_neither_early_nor_late_nor_taken_for_dead():
-    scenario("clocks")
+@ON_SERVERS
+def test_a_worker_whose_clock_jumps_is_neither_early_nor_late_nor_taken_for_dead(database):
+    scenario("clocks", "--database", database)
 
 
 @pytest.mark.timeout(900)

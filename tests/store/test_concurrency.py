@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from django.db import OperationalError, connections, transaction
+from django.db import DatabaseError, OperationalError, connections, transaction
 
 from rivet_workflows.exceptions import ActorBusy
 from rivet_workflows.models import Actor, History, Message, Timer
 from rivet_workflows.records import Claimed, Commit, Look, Outgoing, Release, StateWrite
-from rivet_workflows.store.errors import UnknownOutcome
+from rivet_workflows.store.errors import Trouble, UnknownOutcome, classify
 from rivet_workflows.store.store import Store
 from tests import sessions
 from tests.store.conftest import TYPES, in_threads, item, row
@@ -319,6 +319,24 @@ def test_br_029_a_key_sent_since_a_strict_transaction_began_is_known_to_it(stric
         (first,) = right.send([keyed])
         (again,) = left.send([keyed])
         assert (again.id, again.duplicate) == (first.id, True)
+
+
+def test_br_029_a_row_that_the_database_will_not_give_a_strict_transaction_is_a_reason_to_begin_again(
+    strict: Pair,
+) -> None:
+    """As MariaDB does by default from 11.6 on."""
+    left, right = strict
+    if not left.query("SHOW VARIABLES LIKE 'innodb_snapshot_isolation'"):
+        pytest.skip("before MariaDB had it")
+    actor, _ = right.create_actor("order", '["x"]', state="1")
+    left.execute("SET SESSION innodb_snapshot_isolation = ON")
+    with transaction.atomic(using=left.alias):
+        version, _ = left.load_state(actor.id)
+        assert right.save_state(actor.id, version, "2")
+        with pytest.raises(DatabaseError) as caught:
+            left.lock_state(actor.id)
+        transaction.set_rollback(True, using=left.alias)
+    assert classify(caught.value) is Trouble.AGAIN
 
 
 def test_br_029_a_call_made_since_a_strict_transaction_began_is_not_made_again(strict: Pair) -> None:
