@@ -266,7 +266,6 @@ class StepCall(Call):
 
 def _refuse_repeat(scope: Scope, name: str) -> None:
     """The name is repeated after all, so its first call was paired with another's record."""
-    scope.check_usable(Kind.STEP, name)
     scope.machine.report(
         HistoryDiverged(
             f"{scope.at(name)} was met with other arguments than recorded, and {name!r} is called again. {_PAIRED}"

@@ -46,10 +46,9 @@ class Timers:
 
     def pop_due(self, now: int) -> Iterator[int]:
         """The entries that are due by ``now``, earliest first."""
-        while (due := self.next()) is not None and due <= now:
-            seq = heapq.heappop(self._heap)[1]
-            del self._due[seq]
-            yield seq
+        while (first := self.first()) is not None and first[0] <= now:
+            self.cancel(first[1])
+            yield first[1]
 
     def pop_after(self, at: int) -> list[tuple[int, int]]:
         """Those that are due later than ``at``: when, and which entry."""

@@ -375,6 +375,7 @@ def test_branches_are_unwound_before_their_run_is_rolled_back(drive: Drive) -> N
     driver.finish("a")
     assert [order.is_rollback for order in driver.pending] == [True]
     assert inside == [0]
+    assert driver.machine.next_due is None
 
 
 def test_a_run_without_a_checkpoint_fails_with_the_commit_that_tells_why(drive: Drive) -> None:
