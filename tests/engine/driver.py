@@ -88,8 +88,9 @@ class Driver:
 
     # -- life ----------------------------------------------------------------------------------
 
-    def load(self) -> Machine:
-        claimed = Claimed(
+    def claimed(self) -> Claimed:
+        """What is stored, as whoever takes the actor up reads it."""
+        return Claimed(
             actor_id=ACTOR,
             name="test",
             key='["k"]',
@@ -101,8 +102,10 @@ class Driver:
             inflight=self.inflight,
             entries=[copy.copy(row) for row in self.rows],
         )
+
+    def load(self) -> Machine:
         self.buffer.clear()
-        self.machine = Machine(Program(run=self.run, **self.program), claimed, codec, self.limits)
+        self.machine = Machine(Program(run=self.run, **self.program), self.claimed(), codec, self.limits)
         return self.machine
 
     def start(self) -> Driver:
@@ -230,6 +233,7 @@ class Driver:
         for turn in turns:
             self._write(turn)
         self.inflight, self.next_seq = machine.inflight(), machine.next_seq
+        self._written(turns)
         machine.committed([m for turn in turns for m in (*turn.takes, *(held for held, _ in turn.holds))])
         starts = [order for turn in turns for order in turn.starts if order.durable]
         starts = [order for order in starts if order.seq in machine.running]
@@ -267,6 +271,9 @@ class Driver:
             self._put(send.queue, send.body)
         self.outcome = turn.outcome or self.outcome
         self.set_aside = turn.set_aside or self.set_aside
+
+    def _written(self, turns: list[Turn]) -> None:
+        """The lists say what was committed."""
 
     def scan(self, checkpoints: list[tuple[int, str]]) -> list[Entry]:
         found = [
