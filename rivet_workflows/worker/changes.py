@@ -116,6 +116,10 @@ class Changes:
         """Have an atomic attempt that is rolled back run once more, which counts as no attempt; when its turn comes."""
         holding.active[token.seq, token.attempt] = token
         start = holding.started[token.seq, token.attempt]
+        if self._core.lost and not holding.reloading:
+            start.reruns += 1
+            self._core.hand_back(holding, token)
+            return
         if start.reruns + 1 >= _RERUNS and holding.favoured is None:
             holding.alone = token
         if not holding.reloading and holding.may_run_again(token):

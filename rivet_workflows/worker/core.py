@@ -100,7 +100,7 @@ class Core:
         self._trials = Trials()
         #: What the shell has not fetched yet.
         self.ordered = Orders()
-        self.stopping = False
+        self.stopping = self.lost = False
         self.commits = Commits(self)
         self.changes = Changes(self)
 
@@ -276,7 +276,7 @@ class Core:
             holding.after_reload.append((token, report))
             return
         if report.abandoned:
-            self._hand_back(holding, token)
+            self.hand_back(holding, token)
             return
         if report.lost:
             self.changes.run_again(holding, token)
@@ -445,9 +445,11 @@ class Core:
             self.feed(holding, lambda machine: machine.time(self.now))
         self._evict()
 
-    def stop(self, now: int) -> None:
-        """Start nothing more; what is at rest, and what comes to rest, is handed back."""
+    def stop(self, now: int, *, lost: bool = False) -> None:
+        """Start nothing more; what is at rest, and what comes to rest, is handed back. ``lost``: so is the lease, and
+        others may have run meanwhile what was to run here again."""
         self._at(now)
+        self.lost = self.lost or lost
         self.stopping = True
         # Ordered and not fetched: they are not begun either. Where the lease is lost, somebody else may have run them.
         for start in self.ordered.starts:
@@ -604,7 +606,8 @@ class Core:
         self.ordered.releases.append(Release(holding.claimed.actor_id, holding.claimed.epoch, due, inflight))
         self.drop(holding, cancel=False)
 
-    def _hand_back(self, holding: Holding, token: StepToken) -> None:
+    def hand_back(self, holding: Holding, token: StepToken) -> None:
+        """The attempt does not run here any more, and counts as if it had never been begun."""
         holding.active.pop((token.seq, token.attempt), None)
         self.settle(holding)
 

@@ -115,6 +115,7 @@ class Session:
         self._interrupted = False
         self._deadline = float("inf")
         self._lost: str | None = None
+        self._told_lost = False
         #: Nothing was found at the last look around, and nothing has happened since.
         self._dry = False
         self._outages = 0
@@ -415,19 +416,21 @@ class Session:
 
     def _heed_stop(self) -> None:
         """Begin to hand back, once; interrupt what still runs when its time is up, once."""
-        if not self._handing_back and (self._control.stopping or self._lost is not None):
-            self._handing_back = True
-            self._deadline = self._monotonic() if self._lost is not None else self._control.deadline
-            if self._lost is not None:
+        lost, begins = self._lost is not None and not self._told_lost, not self._handing_back
+        if lost or (begins and self._control.stopping):
+            self._handing_back, self._told_lost = True, lost
+            self._deadline = self._monotonic() if lost else self._control.deadline
+            if lost:
                 logger.error(
                     "This worker has lost its lease: %s. It begins anew, under another id", self._lost
                 )
             elif self._core.running:
                 logger.info("Letting %d running steps finish", self._core.running)
-            self._firing.stop()
+            if begins:
+                self._firing.stop()
             with workflow_code():
-                self._core.stop(self._time.now())
-            if self._lost is None:
+                self._core.stop(self._time.now(), lost=lost)
+            if not lost:
                 self._db(self._store.drain, self.worker_id)
         if self._handing_back:
             self._deadline = min(self._deadline, self._control.deadline)

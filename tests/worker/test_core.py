@@ -186,6 +186,30 @@ def test_an_answer_that_calls_a_commit_stale_is_checked_against_what_is_stored(w
     assert len(world.store.rows[actor].events) == 1
 
 
+def test_a_worker_that_has_lost_its_lease_runs_no_atomic_step_again():
+    """Another has run it meanwhile, perhaps to its end."""
+
+    async def run(ctx: Any) -> None:
+        await ctx.step("count", count, atomic=True)
+
+    world = World(run)
+    actor = world.actor(state='{"n":0}')
+    first, second = world.worker(), world.worker()
+    first.claim()
+    first.settle()
+    (start,) = first.attempts
+    first.core.stop(world.store.now())
+    first.core.stop(world.store.now(), lost=True)
+    second.take_over(first.id)
+    second.until_idle()
+    first.attempts.clear()
+    first.core.step_done(start.token, StepReport(ok=False, lost=True), world.store.now())
+    first.settle()
+    assert first.attempts == []
+    assert first.core.held == 0
+    assert world.state(actor) == {"n": 1}
+
+
 def test_an_actor_that_was_taken_away_and_claimed_again_before_it_was_read_is_held():
     world = World(three)
     actor = world.actor()
