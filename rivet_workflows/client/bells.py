@@ -39,8 +39,9 @@ Callback: TypeAlias = Callable[[], None]
 
 #: Seconds that the thread goes on without anybody who waits.
 LINGER = 2.0
-#: Seconds of rest after a bell that does not say whose it is (SQLite): each makes everybody look.
-REST = 0.03
+#: Seconds of rest after a bell that does not say whose it is (SQLite), for each who waits and at most: it makes
+#: everybody look.
+REST_EACH, REST = 0.002, 0.03
 #: Seconds after which the thread sees by itself whether it is still needed.
 CHECK = 5.0
 
@@ -112,11 +113,12 @@ class _Exchange:
         try:
             while not self._leave(idle):
                 with self._lock:
-                    idle = not self._callbacks
+                    waiting = len(self._callbacks)
+                idle = not waiting
                 heard = listener.wait(LINGER if idle else CHECK)
                 if heard.everything:
                     self.spread(None)
-                    self._stop.wait(REST)
+                    self._stop.wait(min(REST, REST_EACH * waiting))
                 elif heard.news:
                     self.spread(heard.news)
         except Exception:
