@@ -121,6 +121,8 @@ class Session:
         self._outages = 0
         #: The last sweep found more than there was room for.
         self._sweeping = False
+        #: Dead workers some of whose actors were taken over, and not all yet.
+        self._left_by: set[int] = set()
         self._diverged_at = 0.0
 
     def poll_often(self) -> None:
@@ -270,7 +272,7 @@ class Session:
     # -- looking around
 
     def _look_around(self, mail: Mail) -> None:
-        if mail.sweep or self._sweeping:
+        if mail.sweep or (self._sweeping and self._room > 0):
             self._sweep()
             self._maintain()
         polling = self._monotonic() >= self._poll_at
@@ -358,13 +360,16 @@ class Session:
                 self._take_up(claimed)
                 taken, more = taken + len(claimed), bool(claimed)
             if taken:
-                logger.warning("Took over %d actors of worker %d, whose heart has stopped", taken, dead)
+                level = logging.DEBUG if dead in self._left_by else logging.WARNING
+                logger.log(level, "Took over %d actors of worker %d, whose heart has stopped", taken, dead)
+                self._left_by.add(dead)
             if more:
-                # No room: the next turn goes on, as soon as those that came have found their rest.
-                self._sweeping = taken > 0
+                # No room: the first turn that has some goes on, as soon as those that came have found their rest.
+                self._sweeping = True
             else:
                 # What is left are actors that this worker has no code for: free for those that have. If some are
                 # locked, the row stays for the next sweep.
+                self._left_by.discard(dead)
                 self._db(self._store.forget_worker, dead)
 
     @property

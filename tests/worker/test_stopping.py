@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from rivet_workflows import Actor, client
+from rivet_workflows.worker.core import CoreLimits
 from rivet_workflows.worker.shell import Worker, WorkerOptions
 from tests import sidedb
 from tests.waiting import until
-from tests.worker.fleet import Workers, owned, worker_rows
+from tests.worker.fleet import Faulty, Workers, owned, worker_rows
 from tests.worker.support import LONG
 
 
@@ -86,3 +87,29 @@ def test_the_actors_of_a_dead_worker_are_taken_over(workers: Workers):
     workers.start(habits={"lease": LONG})
     assert handle.result(timeout=LONG) == 1
     until(lambda: worker_rows() == 1)
+
+
+@sidedb.each
+def test_more_than_there_is_room_for_is_taken_over_as_room_comes_and_not_at_the_next_heartbeat(
+    workers: Workers,
+):
+    class Left(Actor):
+        async def run(self, ctx):
+            return await ctx.step("work", self.work)
+
+        def work(self, step):
+            return step.attempt
+
+    handles = [client.create(Left, str(n)) for n in range(12)]
+    store = Faulty(workers.side.store)
+    dead = store.register_worker("gone", 1, {})
+    assert len(store.claim(dead, {"left": "other"}, 20)[0]) == len(handles)
+    from rivet_workflows.models import Worker as Row
+
+    Row.objects.using(store.alias).filter(id=dead).update(heartbeat_at=0)
+    workers.start(store, habits={"lease": LONG, "heartbeat": 2.0}, limits=CoreLimits(max_active=2))
+    assert [handle.result(timeout=LONG) for handle in handles] == [1] * 12
+    first, last = (calls.index("take_over") for calls in (store.calls, store.calls[::-1]))
+    between = store.calls[first : len(store.calls) - last]
+    assert between.count("take_over") >= len(handles) / 2
+    assert between.count("heartbeat") < len(handles) / 2 - 1
