@@ -18,6 +18,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from types import FrameType
 from typing import TypeVar
 
 from rivet_workflows.worker.orders import Overran
@@ -74,16 +75,16 @@ class RunWatch:
     def _watch(self, limit: float) -> None:
         while not self._ended.wait(limit / 4):
             since = self._since
-            # Somebody who steps through it with a debugger takes the time he needs.
-            if since and time.monotonic() - since > limit and sys.gettrace() is None:
+            if since and time.monotonic() - since > limit:
                 self._end(since, limit)
 
     def _end(self, since: float, limit: float) -> None:
         with self._lock:
-            if self._since != since:
+            frame = sys._current_frames().get(self._thread)
+            # Whoever steps through it with a debugger takes the time it needs.
+            if self._since != since or frame is None or _is_traced(frame):
                 return
             self._overran = True
-            frame = sys._current_frames().get(self._thread)
             stack = "".join(traceback.format_stack(frame)[-SHOWN:])
             logger.error(
                 "A workflow computes for more than %g s and awaits nothing; it is made to end:\n%s",
@@ -93,3 +94,12 @@ class RunWatch:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
                 ctypes.c_ulong(self._thread), ctypes.py_object(Overran)
             )
+
+
+def _is_traced(innermost: FrameType) -> bool:
+    frame: FrameType | None = innermost
+    while frame is not None:
+        if frame.f_trace is not None:
+            return True
+        frame = frame.f_back
+    return False

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from typing import Any
 
 import pytest
 
 from rivet_workflows import Actor, Queue, client
+from rivet_workflows.worker.overrun import RunWatch
 from tests import sidedb
 from tests.sidedb import SideDatabase
 from tests.waiting import until
 from tests.worker.fleet import Workers
-
-pytestmark = sidedb.each
+from tests.worker.support import LONG
 
 
 def plus(step: Any, n: int) -> int:
@@ -24,11 +26,13 @@ def compute() -> None:
         sum(range(100))
 
 
-@pytest.fixture(autouse=True)
-def _short(side: SideDatabase, settings: Any) -> None:
+@pytest.fixture
+def short(side: SideDatabase, settings: Any) -> None:
     settings.RIVET_WORKFLOWS |= {"RUN_TIMEOUT": 0.2}
 
 
+@sidedb.each
+@pytest.mark.usefixtures("short")
 def test_a_workflow_that_computes_for_ever_is_set_aside_alone(workers: Workers, caplog: Any):
     fixed: list[bool] = []
 
@@ -67,6 +71,8 @@ def test_a_workflow_that_computes_for_ever_is_set_aside_alone(workers: Workers, 
     assert [entry.name for entry in endless.history() if entry.kind == "step"] == ["first", "then"]
 
 
+@sidedb.each
+@pytest.mark.usefixtures("short")
 def test_code_that_catches_whatever_ends_it_is_ended_again(workers: Workers):
     class Stubborn(Actor):
         async def run(self, ctx: Any) -> None:
@@ -79,3 +85,25 @@ def test_code_that_catches_whatever_ends_it_is_ended_again(workers: Workers):
     workers.start()
     until(lambda: str(handle.status()) == "set_aside")
     assert handle.status().reason == "poisoned"
+
+
+def test_code_that_a_debugger_steps_through_takes_its_time(monkeypatch: pytest.MonkeyPatch):
+    watch, looked = RunWatch(0.01), threading.Event()
+    end = watch._end
+
+    def note(since: float, limit: float) -> None:
+        end(since, limit)
+        looked.set()
+
+    monkeypatch.setattr(watch, "_end", note)
+
+    def stepped_through(_: None) -> str:
+        sys._getframe().f_trace = lambda *_: None
+        assert looked.wait(LONG)
+        return "to its end"
+
+    watch.start()
+    try:
+        assert watch(stepped_through, None) == "to its end"
+    finally:
+        watch.stop()
