@@ -148,8 +148,8 @@ def check_channel_layer(app_configs: Sequence[AppConfig] | None = None, **_: Any
     return [
         _message(
             "W004",
-            "The channel layer is in memory: a worker in another process cannot reach it, so events arrive only when "
-            "a consumer looks for them.",
+            "The channel layer is in memory: what consumers of your own send to a group stays in their process. "
+            "(Events of actors come through the database, and need no layer.)",
             "Configure channels_redis, or another layer that processes share, in CHANNEL_LAYERS.",
         )
     ]

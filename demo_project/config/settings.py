@@ -41,7 +41,7 @@ RIVET_WORKFLOWS = {
     "STEP_THREADS": 16,
 }
 
-# <- How events reach WebSockets. In memory is enough for one web process; several share a Redis.
+# <- For consumers of your own. Events of actors come through the database and need no layer.
 REDIS_URL = os.environ.get("REDIS_URL")
 CHANNEL_LAYERS = {
     "default": (
@@ -51,7 +51,6 @@ CHANNEL_LAYERS = {
     )
 }
 
-# The one web process looks for new events by itself; with more of them, set REDIS_URL.
 SILENCED_SYSTEM_CHECKS = [] if REDIS_URL else ["rivet_workflows.W004"]
 
 MIDDLEWARE = [

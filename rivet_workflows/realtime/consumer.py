@@ -55,6 +55,10 @@ class Connection:
 class ActorConsumer(AsyncWebsocketConsumer):
     """Speaks the protocol of ``rivet.js``. Every frame passes the actor's permission hook."""
 
+    #: A layer of this name is not configured, so Channels gives the consumer none: what it has to tell comes through
+    #: the database, and with the project's layer each socket would wait at a Redis, and break with it.
+    channel_layer_alias = "rivet_workflows"
+
     handle: Handle
     feed: Feed
     connection: Connection
