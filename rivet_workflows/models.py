@@ -22,7 +22,7 @@ from uuid import UUID
 from django.db import models
 from django.db.models import Q
 
-from rivet_workflows.records import MAX_SCOPE
+from rivet_workflows.records import MAX_NAME, MAX_SCOPE
 
 
 def uuid7() -> UUID:
@@ -134,7 +134,7 @@ class History(models.Model):
     actor_id = models.UUIDField()
     seq = models.BigIntegerField()
     scope = models.CharField(max_length=MAX_SCOPE)
-    name = models.CharField(max_length=255)
+    name = models.CharField(max_length=MAX_NAME)
     kind = models.SmallIntegerField()
     occurrence = models.IntegerField()
     status = models.SmallIntegerField()

@@ -28,6 +28,8 @@ from rivet_workflows import jsontext
 #: Characters of a scope: what an index on MariaDB can hold beside the actor. More than 90 levels of loops, branches
 #: and blocks within each other, in a history of some thousand entries.
 MAX_SCOPE = 720
+#: Characters of an entry's name.
+MAX_NAME = 255
 #: Sorts behind every hex digit: ``[scope, scope + SCOPE_END)`` is the scope and all that lies inside it.
 SCOPE_END = "g"
 

@@ -13,7 +13,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 from ..exceptions import EntryInProgress, HistoryDiverged, RivetError
-from ..records import MAX_SCOPE, Entry, EntryStatus, Kind, child_scope, scope_steps
+from ..records import MAX_NAME, MAX_SCOPE, Entry, EntryStatus, Kind, child_scope, scope_steps
 from .history import Found, numbered
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 _UNIQUE = (Kind.VERSION_CHECK, Kind.ROLLBACK_CHECKPOINT)
 #: Kinds that may be new although recorded entries were not met: they exist to bridge changed code (D-03).
 _BRIDGES = (Kind.VERSION_CHECK, Kind.REMOVED)
-MAX_NAME = 256
 #: Times that :class:`Stopped` is raised into code that keeps catching it, before its coroutine is dropped.
 MAX_REFUSALS = 20
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rivet_workflows.engine import Loop
+from rivet_workflows.engine import Limits, Loop
 from rivet_workflows.exceptions import EntryInProgress
 from rivet_workflows.records import Blocked, EntryStatus, Kind, Lifecycle, scope_steps
 from tests.conformance.conftest import Drive
@@ -193,6 +193,47 @@ def test_r_rem_02_what_never_was_there_leaves_a_placeholder(drive: Drive) -> Non
         '"sleep"',
     )
     assert driver.crash().advance(1).names() == ["old", "z"]
+
+
+# -- limits -------------------------------------------------------------------------------------------
+
+
+def test_a_name_is_as_long_as_a_history_can_hold_and_a_longer_one_is_refused_at_its_call(
+    drive: Drive,
+) -> None:
+    def named(length: int) -> Any:
+        async def run(ctx: Any) -> Any:
+            return await ctx.step("n" * length, echo, 1)
+
+        return run
+
+    assert drive(named(255)).output == 1
+    assert "longer than 255 characters" in str(drive(named(256)).error)
+
+
+def test_a_result_is_as_large_as_the_limit_and_no_larger(drive: Drive) -> None:
+    def returning(length: int) -> Any:
+        async def run(ctx: Any) -> Any:
+            return "x" * length
+
+        return run
+
+    limits = Limits(max_value=20)  # with its quotes
+    assert drive(returning(18), limits=limits).output == "x" * 18
+    assert "21 bytes, more than 20" in str(drive(returning(19), limits=limits).error)
+
+
+def test_iterations_without_a_call_are_counted_since_the_last_that_had_one(drive: Drive) -> None:
+    async def run(ctx: Any) -> int:
+        async for it in ctx.loop("l"):
+            if it.iteration % 4 == 3:
+                await it.step("s", echo)
+            if it.iteration == 20:
+                break
+        return 1
+
+    assert drive(run, limits=Limits(max_idle_iterations=3)).output == 1
+    assert "turned 3 times" in str(drive(run, limits=Limits(max_idle_iterations=2)).error)
 
 
 # -- once more ---------------------------------------------------------------------------------------
