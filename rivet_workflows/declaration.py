@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from rivet_workflows.codec.names import declared_in
 from rivet_workflows.engine.options import DEFAULTS
 from rivet_workflows.markers import ActionOptions, Event, Queue
+from rivet_workflows.names import RULE, is_name
 from rivet_workflows.records import REMOVABLE
 from rivet_workflows.registry import MISSING, ActionDef, ActorOptions, ActorType, DeclarationError, registry
 from rivet_workflows.validation import signature_of
@@ -52,7 +53,6 @@ HOOKS: Mapping[str, tuple[str, ...]] = {
 RESERVED = frozenset({"actor_id", "key", "state", "vars", "run"})
 _FORBIDDEN = ("__init__", "__new__", "__setattr__", "__getattribute__")
 _ACTOR_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,63}\Z")
-_QUEUE_NAME = re.compile(r"[^/\x00-\x1f\x7f]{1,128}\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,10 +286,8 @@ class _Reader:
                 self.refuse(
                     "E108", f"{attribute} shares its {kind.__name__} with another attribute", "make two"
                 )
-            if not isinstance(value.name, str) or not _QUEUE_NAME.match(value.name):
-                self.refuse(
-                    "E103", f"{value.name!r} cannot be a {what}'s name", "use 1 to 128 characters without '/'"
-                )
+            if not isinstance(value.name, str) or not is_name(value.name):
+                self.refuse("E103", f"{value.name!r} cannot be a {what}'s name", f"use {RULE}")
             if value.name in found:
                 self.refuse("E108", f"two {what}s are called {value.name!r}", "give one another name=")
             found[value.name] = value

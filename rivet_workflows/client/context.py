@@ -154,7 +154,7 @@ class ActionContext:
     def broadcast(self, event: str | Event[Any], payload: Any = None) -> None:
         """Send an event to all that subscribed, when this transaction commits. A declared type is checked here."""
         self._changing("c.broadcast")
-        name = event.name if isinstance(event, Event) else event
+        name = sending.event_name(event)
         declared = self._type.events.get(name)
         if declared is not None:
             payload = declared.validate_payload(payload)

@@ -7,7 +7,6 @@ joins the transaction that is open; it inserts a message and a wake, and touches
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -18,7 +17,8 @@ from rivet_workflows.client.results import Sent
 from rivet_workflows.conf import settings
 from rivet_workflows.engine.options import micros
 from rivet_workflows.exceptions import PayloadTooLarge, QueueNotFound
-from rivet_workflows.markers import Queue
+from rivet_workflows.markers import Event, Queue
+from rivet_workflows.names import RULE, is_name
 from rivet_workflows.records import Outgoing
 from rivet_workflows.registry import registry
 from rivet_workflows.store import get_store
@@ -27,8 +27,6 @@ __all__ = ["check_size", "dedupe_hash", "encoded", "outgoing", "read_reply"]
 
 #: Longest dedupe key, in characters.
 MAX_DEDUPE_KEY = 1024
-#: What undeclared queues may be called; surrogates have no bytes in UTF-8.
-_QUEUE_NAME = re.compile(r"[^/\x00-\x1f\x7f\ud800-\udfff]{1,128}\Z")
 
 
 def encoded(value: Any, limit: str, what: str) -> str:
@@ -92,11 +90,20 @@ def _free_name(queue: str | Queue[Any, Any]) -> str:
         raise TypeError(
             f"a queue is named by a str or by the actor's Queue attribute, not {type(name).__name__}"
         )
-    if not _QUEUE_NAME.match(name):
-        raise QueueNotFound(
-            "a queue's name has 1 to 128 characters and no '/' or control characters",
-            metadata={"queue": name},
+    if not is_name(name):
+        raise QueueNotFound(f"a queue's name has {RULE}", metadata={"queue": name})
+    return name
+
+
+def event_name(event: str | Event[Any]) -> str:
+    """What an event is called. TypeError for what is no event, ValueError for a name that none may have."""
+    name = event.name if isinstance(event, Event) else event
+    if not isinstance(name, str):
+        raise TypeError(
+            f"an event is named by a str or by the actor's Event attribute, not {type(name).__name__}"
         )
+    if not is_name(name):
+        raise ValueError(f"an event's name has {RULE}, which {name[:40]!r} does not")
     return name
 
 

@@ -20,7 +20,7 @@ from uuid import UUID
 from rivet_workflows import codec, keys
 from rivet_workflows.client.invoking import invoke
 from rivet_workflows.client.schedules import Cron, Schedule
-from rivet_workflows.client.sending import encoded, outgoing
+from rivet_workflows.client.sending import encoded, event_name, outgoing
 from rivet_workflows.exceptions import RivetError
 from rivet_workflows.records import Outgoing, ScheduleOp, StateWrite
 from rivet_workflows.worker import guard
@@ -235,7 +235,7 @@ class StepContext:
         that is not of the declared type, ``SerializationError``, ``PayloadTooLarge``.
         """
         self._check("broadcast")
-        name = event if isinstance(event, str) else event.name
+        name = event_name(event)
         declared = self.actor_type.events.get(name)
         if declared is not None:
             payload = declared.validate_payload(payload)

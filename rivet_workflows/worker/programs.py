@@ -11,7 +11,9 @@ from uuid import UUID
 
 from rivet_workflows import codec, keys
 from rivet_workflows.engine import Limits, Program
+from rivet_workflows.exceptions import QueueNotFound
 from rivet_workflows.markers import Queue
+from rivet_workflows.names import RULE, is_name
 from rivet_workflows.registry import ActorType, registry
 
 logger = logging.getLogger("rivet_workflows.workflow")
@@ -66,6 +68,8 @@ def _queue_name(actor_type: ActorType, queue: Any) -> str:
         queue = queue.name
     if not isinstance(queue, str) or not queue:
         raise TypeError(f"a queue is named by a str or by the actor's Queue attribute, not {queue!r}")
+    if not is_name(queue):
+        raise QueueNotFound(f"a queue's name has {RULE}", metadata={"queue": queue})
     actor_type.queue(queue)
     return queue
 
