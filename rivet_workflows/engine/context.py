@@ -168,8 +168,13 @@ class Context:
     ) -> Awaitable[list[Any]]:
         """``function(branch, item)`` for every item, at most ``concurrency`` at a time; ordered results.
 
-        All items settle; failures are a JoinError keyed by index.
+        All items settle; failures are a JoinError keyed by index. Raises TypeError for a set.
         """
+        if isinstance(items, set | frozenset):
+            raise TypeError(
+                f"map {name!r} was given a set, whose order is another after a restart, so that items would be done "
+                "twice and others never: give it a list, like sorted(items)"
+            )
         listed = list(items)
         at_once = (
             max(1, len(listed)) if concurrency is None else whole(concurrency, f"concurrency of map {name!r}")

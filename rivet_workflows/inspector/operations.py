@@ -6,6 +6,7 @@ Django's permission for the model (with the project's backends), and the actor's
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,8 @@ from rivet_workflows.client import ActorState, ActorStatus, Handle
 from rivet_workflows.client.remote import require, require_of_type
 from rivet_workflows.exceptions import PermissionDenied
 from rivet_workflows.registry import registry
+
+logger = logging.getLogger("rivet_workflows.inspector")
 
 __all__ = ["OPERATIONS", "Operation", "allowed", "hidden_names", "offered", "permitted"]
 
@@ -184,5 +187,8 @@ def hidden_names(request: HttpRequest) -> list[str]:
         try:
             require_of_type(actor_type, (), request, "list")
         except PermissionDenied:
+            hidden.append(actor_type.name)
+        except Exception:
+            logger.exception("has_permission of %s failed; its actors are not listed", actor_type.name)
             hidden.append(actor_type.name)
     return hidden

@@ -215,7 +215,7 @@ def version(actor_id: UUID, fleet: Fleet) -> str:
         .first()
     )
     alive = sorted(f"{worker.id}{'d' if worker.draining else ''}" for worker in fleet.alive)
-    text = json.dumps([found, alive])
+    text = json.dumps([found, alive], default=str)  # ids of schedules are UUIDs
     return sha256(text.encode()).hexdigest()[:16]
 
 

@@ -289,8 +289,12 @@ def _set_aside(said: Situation, status: ActorStatus, leaves: Sequence[Line]) -> 
             ),
         ),
         "poisoned": (
-            _("Set aside: a step took its worker process down again and again."),
-            _("Nothing by itself. Mend the step, then Recover counts anew and runs it."),
+            _(
+                "Set aside: a step took its worker process down again and again, or run computed without an end."
+            ),
+            _(
+                "Nothing by itself. Mend what the error names, deploy that, then Recover counts anew and runs it."
+            ),
         ),
         "unreadable": (
             _("Set aside: its stored rows could not be decoded."),

@@ -34,6 +34,8 @@ __all__ = ["ActorConsumer", "Connection"]
 logger = logging.getLogger("rivet_workflows.realtime")
 
 NOT_SIGNED_IN, DENIED, ABSENT, TOO_LARGE, FAILED = 4401, 4403, 4404, 1009, 1011
+#: daphne lets an application close with 1000 and 3000 to 4999 alone, and fails on others.
+UNDER_DAPHNE = {TOO_LARGE: 4413, FAILED: 4500}
 #: Calls and waiting sends that one connection has going at a time; the next frame waits.
 MAX_GOING = 16
 #: Bytes of a frame beside the one value in it.
@@ -133,6 +135,11 @@ class ActorConsumer(AsyncWebsocketConsumer):
             return
         except Exception:
             logger.exception("on_disconnect of %s failed", self.handle.name)
+
+    async def close(self, code: int | bool | None = None, reason: str | None = None) -> None:
+        if isinstance(code, int) and _is_daphnes(self.base_send):
+            code = UNDER_DAPHNE.get(code, code)
+        await super().close(code=code, reason=reason)
 
     # -- frames
 
@@ -333,3 +340,7 @@ def _key(scope: Any) -> str | tuple[str, ...]:
         return str(in_path)
     query = parse_qs(scope.get("query_string", b"").decode("ascii", "replace"), keep_blank_values=True)
     return tuple(query.get("key", ()))
+
+
+def _is_daphnes(send: Any) -> bool:
+    return getattr(getattr(send, "func", send), "__module__", "").startswith("daphne.")

@@ -160,8 +160,8 @@ def conflicting(report: StepReport) -> StepReport:
         or refusal
         or ErrorInfo(
             "rivet_workflows.exceptions.StateConflict",
-            "an action changed the same field of the state while the step ran; for counters and lists use "
-            "step.update(fn)",
+            "an action, or a step of another branch, changed the same field of the state while the step ran; for "
+            "counters and lists use step.update(fn)",
             ("rivet_workflows.exceptions.StateConflict",),
         )
     )

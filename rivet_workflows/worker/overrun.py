@@ -19,7 +19,7 @@ import time
 import traceback
 from collections.abc import Callable
 from types import FrameType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rivet_workflows.worker.orders import Overran
 
@@ -33,10 +33,17 @@ SHOWN = 12
 
 
 class RunWatch:
-    """Calls workflow code, on one thread, and has it end after ``limit`` seconds; None: there is no limit."""
+    """Calls workflow code, on one thread, and has it end after ``limit`` seconds; None: there is no limit.
 
-    def __init__(self, limit: float | None) -> None:
+    ``describe`` says of the argument whose code it is, for the log.
+    """
+
+    def __init__(self, limit: float | None, describe: Callable[[Any], str] = repr) -> None:
         self.limit = limit
+        self._describe = describe
+        self._argument: Any = None
+        #: Which call the log has told of, and after how many seconds it is told again.
+        self._told, self._again = 0.0, 0.0
         self._lock = threading.Lock()
         self._thread = 0
         #: Monotonic seconds since when something is called; 0.0: nothing is.
@@ -46,7 +53,7 @@ class RunWatch:
 
     def __call__(self, function: Callable[[A], R], argument: A) -> R:
         """What ``function(argument)`` gives. Raises Overran where it was made to end, whatever it made of that."""
-        self._since = time.monotonic()
+        self._argument, self._since = argument, time.monotonic()
         try:
             result = function(argument)
         finally:
@@ -85,15 +92,28 @@ class RunWatch:
             if self._since != since or frame is None or _is_traced(frame):
                 return
             self._overran = True
-            stack = "".join(traceback.format_stack(frame)[-SHOWN:])
-            logger.error(
-                "A workflow computes for more than %g s and awaits nothing; it is made to end:\n%s",
-                limit,
-                stack,
-            )
+            self._tell(since, limit, frame)
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
                 ctypes.c_ulong(self._thread), ctypes.py_object(Overran)
             )
+
+    def _tell(self, since: float, limit: float, frame: FrameType) -> None:
+        """Once, and again after twice the time: what is inside a call of C code does not hear of it."""
+        took = time.monotonic() - since
+        if since != self._told:
+            self._told, self._again = since, 0.0
+        if took < self._again:
+            return
+        self._again = 2 * took
+        stack = "".join(traceback.format_stack(frame)[-SHOWN:])
+        logger.error(
+            "The code of run of %s has computed for %.0f s, more than %g, and awaits nothing, while all others of "
+            "its worker wait; it is made to end:\n%s",
+            self._describe(self._argument),
+            took,
+            limit,
+            stack,
+        )
 
 
 def _is_traced(innermost: FrameType) -> bool:

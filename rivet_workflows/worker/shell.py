@@ -24,7 +24,7 @@ from django.db import connections
 from rivet_workflows import codec, keys
 from rivet_workflows.client.actions import run_hook
 from rivet_workflows.conf import settings
-from rivet_workflows.engine import Program
+from rivet_workflows.engine import Machine, Program
 from rivet_workflows.exceptions import ActorBusy, ActorNotFound
 from rivet_workflows.records import Claimed, Commit, CommitItem, CommitResult
 from rivet_workflows.registry import ActorType, registry
@@ -154,7 +154,7 @@ class Worker:
         )
         self._db = Patience(store.alias, self.control.pause, self._prepare_connection, self._turn.of_core)
         self._failures = FailureTeller(self._runner, registry.get, _run_error_hook)
-        self._run_watch = RunWatch(options.run_timeout)
+        self._run_watch = RunWatch(options.run_timeout, _whose)
         self._thread = threading.Thread(target=self._serve, name="rivet-core", daemon=True)
         self._ready = threading.Event()
         #: Threads still run users' code: the interpreter's exit might wait for them for ever.
@@ -403,3 +403,8 @@ def _program(claimed: Claimed) -> Program:
 
 def _run_error_hook(actor_type: ActorType, event: ErrorEvent, wanted: Wanted) -> None:
     run_hook(event.actor_id, actor_type.name, "on_error", event, wanted=wanted)
+
+
+def _whose(machine: Machine) -> str:
+    owner = machine.program.owner
+    return f"{owner.__name__ if owner is not None else 'the workflow'} {machine.actor_id}"

@@ -100,3 +100,11 @@ def test_recover_and_replay(desk, rivet):
 def test_what_cannot_be_done_says_so(desk, args, words):
     with pytest.raises(CommandError, match=words.replace("(", "\\(")):
         run(*args)
+
+
+def test_a_key_is_shown_as_what_no_terminal_obeys(rivet):
+    for key in ("\x1b[31mred\nfake line\0", "\ud800", "plain"):
+        client.create(Desk, key)
+    lines = run("list", "--name", "command_desk").splitlines()
+    assert len(lines) == 3
+    assert all(line.isprintable() and line.isascii() for line in lines)

@@ -764,3 +764,11 @@ def test_br_064_a_result_is_delivered_once() -> None:
     turn = driver.machine.step_done(order.seq, order.attempt, None, driver.now)  # type: ignore[arg-type]
     assert not turn.rows
     assert turn.outcome is None
+
+
+@pytest.mark.parametrize("items", [{"a", "b"}, frozenset("ab")])
+def test_a_set_is_refused_by_map_as_its_order_is_another_after_a_restart(drive: Drive, items: Any) -> None:
+    async def run(ctx: Any) -> Any:
+        return await ctx.map("m", lambda b, item: b.step("s", echo, item), items)
+
+    assert "give it a list, like sorted(items)" in str(drive(run).error)

@@ -176,3 +176,14 @@ def test_every_row_is_read_only(operator: Client) -> None:
     assert operator.get(f"{LIST}add/").status_code == 403
     assert operator.post(f"{LIST}{handle.actor_id}/delete/", {"post": "yes"}).status_code == 403
     assert handle.status()
+
+
+def test_a_permission_method_that_fails_hides_its_own_actors_alone(staff: Any, caplog: Any) -> None:
+    class Failing(Actor):
+        def has_permission(self, request: Any, operation: str, name: str | None) -> bool:
+            raise RuntimeError("no")
+
+    client.create(Failing, "hidden")
+    order("seen")
+    assert keys_of(staff("view_actor").get(LIST)) == ["seen"]
+    assert "has_permission of failing failed" in caplog.text

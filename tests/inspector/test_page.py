@@ -11,6 +11,8 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
+from rivet_workflows import Actor as DeclaredActor
+from rivet_workflows import action, client
 from rivet_workflows.exceptions import failure_record
 from rivet_workflows.models import Actor, History, Run
 from rivet_workflows.records import Blocked, EntryStatus, Finish, Kind, Lifecycle, child_scope
@@ -310,3 +312,20 @@ def test_an_error_of_many_branches_is_shown_from_its_beginning(operator: Client)
     response = operator.get(page_of(handle))
     assert "JoinError" in text_of(response)
     assert len(response.content) < 500_000
+
+
+@pytest.mark.parametrize("fired", [False, True])
+def test_the_page_of_an_actor_with_schedules_shows_them(operator: Client, rivet: Any, fired: bool) -> None:
+    class Later(DeclaredActor):
+        def on_create(self, c: Any, given: Any) -> None:
+            c.schedule.after(3600, "tick")
+            c.cron.every(name="hourly", interval=1800, action="tick")
+
+        @action
+        def tick(self, c: Any) -> None:
+            """Nothing to do."""
+
+    handle = client.create(Later)
+    if fired:
+        rivet.advance(hours=1)
+    assert "hourly" in text_of(operator.get(page_of(handle)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -236,3 +237,22 @@ def test_a_conn_04_too_large_a_frame_closes_the_connection(user, cart):
         return await browser.closed()
 
     assert async_to_sync(scenario)() == 1009
+
+
+@pytest.mark.parametrize(("code", "told"), [(1009, 4413), (1011, 4500), (4403, 4403)])
+def test_under_daphne_a_connection_is_closed_with_a_code_that_daphne_takes(code, told):
+    """An application may close with 1000 and 3000 to 4999 alone there; anything else is an error of daphne's."""
+    from daphne.server import Server
+
+    from rivet_workflows.realtime.consumer import ActorConsumer
+
+    sent = []
+
+    async def reply(message):
+        sent.append(message)
+
+    reply.__module__ = Server.handle_reply.__module__
+    consumer = ActorConsumer()
+    consumer.base_send = partial(reply)
+    async_to_sync(consumer.close)(code=code)
+    assert sent[0]["code"] == told

@@ -61,6 +61,7 @@ def test_a_workflow_that_computes_for_ever_is_set_aside_alone(workers: Workers, 
     status = endless.status()
     assert status.reason == "poisoned"
     assert "awaited nothing" in str(status.error)
+    assert f"run of Endless {endless.actor_id}" in caplog.text
     assert "compute()" in caplog.text, "the log shows where"
     other.send("work", 1)
     assert other.result(timeout=60) == 2

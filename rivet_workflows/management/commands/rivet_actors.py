@@ -177,7 +177,9 @@ def _json(text: str, what: str) -> Any:
 
 
 def _shown(key: Any) -> str:
-    return key if isinstance(key, str) else json.dumps(list(key))
+    """On one line, and nothing that a terminal would obey."""
+    text = key if isinstance(key, str) else json.dumps(list(key))
+    return text if text.isprintable() else ascii(text)
 
 
 def _plain(entry: HistoryEntry) -> dict[str, Any]:

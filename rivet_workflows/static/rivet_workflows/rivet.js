@@ -14,8 +14,8 @@
 const FIRST_PAUSE = 250; // milliseconds between attempts to connect: the first, and the longest
 const LONGEST_PAUSE = 30_000;
 // Not signed in, denied, absent, too large a frame: trying again would not help.
-const FINAL = new Set([4401, 4403, 4404, 1009]);
-const REASONS = { 4401: "not_authenticated", 4403: "permission_denied", 4404: "actor_not_found", 1009: "payload_too_large" };
+const FINAL = new Set([4401, 4403, 4404, 4413, 1009]);
+const REASONS = { 4401: "not_authenticated", 4403: "permission_denied", 4404: "actor_not_found", 4413: "payload_too_large", 1009: "payload_too_large" };
 
 /** What a call or send is rejected with. `code` is stable; `metadata` is what the server adds. */
 export class RivetError extends Error {
