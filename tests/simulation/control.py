@@ -110,10 +110,11 @@ def prune(world: World, _known: Known) -> bool:
     """What ended long ago loses its history, messages and events."""
     if not world.store.prune(retention=RETENTION):
         return False
+    world.pruned_until = world.clock.at - RETENTION
     for known in world.actors.values():
         cold = world.store.get(known.id)
         if cold is not None and cold.finished_at is not None:
-            known.pruned = known.pruned or cold.finished_at <= world.clock.at - RETENTION
+            known.pruned = known.pruned or cold.finished_at <= world.pruned_until
     return True
 
 

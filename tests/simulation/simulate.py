@@ -86,6 +86,8 @@ class World:
         self.commits: dict[UUID, int] = {}
         self.epochs: dict[UUID, int] = {}
         self.broken: list[str] = []
+        #: What had ended by then has lost its history.
+        self.pruned_until = 0
         #: No more faults: the end, in which everything must come to rest.
         self.calm = False
         self.hooked = rng.sample(sorted(WORKFLOWS), rng.randint(0, 4))
@@ -204,7 +206,9 @@ class World:
     def create_child(self, store: Any, start: ChildStart) -> UUID:
         row, _ = store.create_actor(start.actor, start.key, input=start.input, state=codec.dumps(STATE))
         if row.id not in self.actors:
-            self.actors[row.id] = Known(row.id, start.actor, start.key)
+            # Its creator may have died before it could say so, and it have ended and been pruned since.
+            pruned = row.finished_at is not None and row.finished_at <= self.pruned_until
+            self.actors[row.id] = Known(row.id, start.actor, start.key, pruned=pruned)
             self.note(f"create {start.actor} {short(row.id)}, child of {short(start.actor_id)}")
         child: UUID = row.id
         return child
