@@ -343,4 +343,8 @@ def _key(scope: Any) -> str | tuple[str, ...]:
 
 
 def _is_daphnes(send: Any) -> bool:
-    return getattr(getattr(send, "func", send), "__module__", "").startswith("daphne.")
+    """Does this lead to daphne, behind the session middleware of Channels?"""
+    behind = getattr(getattr(send, "__self__", None), "real_send", None)
+    if behind is not None:
+        return _is_daphnes(behind)
+    return str(getattr(getattr(send, "func", send), "__module__", "")).startswith("daphne.")

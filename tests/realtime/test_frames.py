@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -239,9 +240,11 @@ def test_a_conn_04_too_large_a_frame_closes_the_connection(user, cart):
     assert async_to_sync(scenario)() == 1009
 
 
+@pytest.mark.parametrize("behind", ["nothing", "the session middleware"])
 @pytest.mark.parametrize(("code", "told"), [(1009, 4413), (1011, 4500), (4403, 4403)])
-def test_under_daphne_a_connection_is_closed_with_a_code_that_daphne_takes(code, told):
+def test_under_daphne_a_connection_is_closed_with_a_code_that_daphne_takes(code, told, behind):
     """An application may close with 1000 and 3000 to 4999 alone there; anything else is an error of daphne's."""
+    from channels.sessions import InstanceSessionWrapper
     from daphne.server import Server
 
     from rivet_workflows.realtime.consumer import ActorConsumer
@@ -254,5 +257,9 @@ def test_under_daphne_a_connection_is_closed_with_a_code_that_daphne_takes(code,
     reply.__module__ = Server.handle_reply.__module__
     consumer = ActorConsumer()
     consumer.base_send = partial(reply)
+    if behind == "the session middleware":
+        scope: Any = {"type": "websocket", "session": {}}
+        behind_it: Any = InstanceSessionWrapper(scope, consumer.base_send)
+        consumer.base_send = behind_it.send
     async_to_sync(consumer.close)(code=code)
     assert sent[0]["code"] == told
