@@ -103,7 +103,7 @@ def test_the_order_of_a_set_further_on(rivet):
         async def run(self, ctx):
             await ctx.step("one", work)
             await ctx.step("two", work)
-            for name in {"a", "b"}:
+            for name in {"a", "b", "c", "d", "e"}:
                 await ctx.step(f"fetch-{name}", work)
 
     assert '"fetch-' in found(rivet, Later)
