@@ -188,7 +188,7 @@ def hidden_names(request: HttpRequest) -> list[str]:
             require_of_type(actor_type, (), request, "list")
         except PermissionDenied:
             hidden.append(actor_type.name)
-        except Exception:
+        except Exception:  # a project's code: in doubt nothing of that class is shown, and all of the others
             logger.exception("has_permission of %s failed; its actors are not listed", actor_type.name)
             hidden.append(actor_type.name)
     return hidden

@@ -208,5 +208,5 @@ def run_atomic(
         if outcome is None or outcome.stays:
             raise
         # It could not be rolled back in good order either: the connection is gone, and all that it had not committed.
-        logger.info("The transaction of step %r ended with its connection", attempt.start.name)
+        logger.info("The transaction of step %r ended with its connection", attempt.start.name, exc_info=True)
     return outcome

@@ -53,6 +53,8 @@ class RunWatch:
 
     def __call__(self, function: Callable[[A], R], argument: A) -> R:
         """What ``function(argument)`` gives. Raises Overran where it was made to end, whatever it made of that."""
+        # One that was raised as the call before it ended may have left its mark, which is not this one's.
+        self._overran = False
         self._argument, self._since = argument, time.monotonic()
         try:
             result = function(argument)
@@ -62,7 +64,9 @@ class RunWatch:
             with self._lock:
                 overran, self._overran = self._overran, False
             if overran:
-                time.sleep(0)
+                time.sleep(
+                    0
+                )  # no wait: a call, at which what was raised in this thread comes out if it has not yet
         if overran:
             raise Overran
         return result
