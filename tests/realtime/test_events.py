@@ -7,27 +7,12 @@ import asyncio
 import pytest
 from asgiref.sync import async_to_sync
 
-from rivet_workflows import Actor, action, client
 from rivet_workflows.client import bells, looking
 from rivet_workflows.models import Event
 from rivet_workflows.realtime import hub as hubs
 from tests.realtime.browser import connected
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def feed():
-    class Feed(Actor):
-        @action
-        def tell(self, c, *names):
-            for name in names:
-                c.broadcast(name, {"about": name})
-
-        def has_permission(self, request, operation, name):
-            return name != "secret"
-
-    return client.create(Feed, 1)
 
 
 def run(scenario):

@@ -6,25 +6,10 @@ import pytest
 import redis
 from asgiref.sync import async_to_sync
 
-from rivet_workflows import Actor, action, client
 from tests.realtime.browser import connected
 from tests.servers import REDIS_URL
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def feed():
-    class Feed(Actor):
-        @action
-        def tell(self, c, *names):
-            for name in names:
-                c.broadcast(name)
-
-        def has_permission(self, request, operation, name):
-            return True
-
-    return client.create(Feed, 1)
 
 
 def layer(url):

@@ -108,3 +108,9 @@ def test_code_that_a_debugger_steps_through_takes_its_time(monkeypatch: pytest.M
         assert watch(stepped_through, None) == "to its end"
     finally:
         watch.stop()
+
+
+def test_what_an_earlier_end_left_behind_ends_nobody_else():
+    watch = RunWatch(None)
+    watch._overran = True  # raised as the call before returned, and out before it was taken note of
+    assert watch(len, "ab") == 2
