@@ -7,19 +7,16 @@ are made on behalf of something: ``step.client()`` gives one whose sends join th
 from __future__ import annotations
 
 import builtins
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from django.db import transaction
-
 from rivet_workflows import codec, keys
-from rivet_workflows.client import bells
 from rivet_workflows.client.actions import arun_action, on_created, run_action
 from rivet_workflows.client.handles import Handle
 from rivet_workflows.client.results import Sent
 from rivet_workflows.client.sending import encoded
 from rivet_workflows.client.twins import in_thread
-from rivet_workflows.conf import settings
 from rivet_workflows.exceptions import ActorExists, ActorNotFound, ValidationFailed
 from rivet_workflows.keys import Key
 from rivet_workflows.records import Lifecycle, Outgoing
@@ -43,7 +40,6 @@ class Client:
     def deliver(self, message: Outgoing) -> Sent[Any]:
         """Put a message into its queue. Joins the open transaction."""
         sent = get_store().send([message])[0]
-        bells.announce(work=[message.actor_id])
         return Sent(sent.id, duplicate=sent.duplicate)
 
     def act(self, handle: Handle, action: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -184,15 +180,13 @@ class Client:
         if actor_type.state_enabled and "create_state" not in actor_type.hooks:
             initial = actor_type.validate_state(actor_type.initial_state())
             state = encoded(initial, "MAX_STATE", f"state of {actor_type.name}")
-        with transaction.atomic(using=settings.DATABASE):
+        with get_store().atomic() if hooked else nullcontext():
             row, created = get_store().create_actor(
                 actor_type.name, stored_key, input=text, state=state, runs=actor_type.run is not None
             )
             if created and hooked:
                 # As the workflow will read it, and nobody else's object.
                 on_created(actor_type, row.id, stored_key, None if text is None else codec.loads(text))
-            if created and actor_type.run is not None:
-                bells.announce(work=[row.id])
         return self._handle(row, created=created)
 
 

@@ -201,7 +201,6 @@ class ActionContext:
             bells.announce(news=[self.actor_id])
         if self._sends:
             store.send_all(self._sends)
-            bells.announce(work=[self.actor_id])
         self.write_schedules()
         self._over = True
 

@@ -10,7 +10,8 @@ from django.db.models import QuerySet
 
 from rivet_workflows.models import Actor, Run, State, Timer, uuid7
 from rivet_workflows.records import Blocked, Lifecycle, TimerKind
-from rivet_workflows.store.base import StoreBase
+from rivet_workflows.store import bells
+from rivet_workflows.store.base import StoreBase, to_uuid
 from rivet_workflows.store.rows import ActorRow, live_hash, type_id
 
 _COLUMNS = (
@@ -25,6 +26,7 @@ _COLUMNS = (
     "error",
     "parent_id",
 )
+_SELECTED = ", ".join(f"a.{column}" for column in _COLUMNS)
 
 #: One round trip for the four rows; the unique hash decides between racing creators.
 _CREATE_POSTGRES = (
@@ -34,7 +36,7 @@ _CREATE_POSTGRES = (
     " blocked_code, code, format) SELECT id, %s, 0, 0, 1, 0, '', %s, '', '', %s FROM a),"
     " s AS (INSERT INTO rivet_state (actor_id, version, body) SELECT id, 1, %s FROM a),"
     " t AS (INSERT INTO rivet_timer (type_id, actor_id, kind, due, priority)"
-    " SELECT %s, id, %s, created_at, 0 FROM a WHERE %s) SELECT created_at FROM a"
+    " SELECT %s, id, %s, created_at, 0 FROM a WHERE %s) SELECT a.created_at{bell} FROM a"
 )
 
 
@@ -55,7 +57,7 @@ class ActorVerbs(StoreBase):
         """The live actor of that name and key (JSON text), made if there is none; and whether it was.
 
         Of any number of racing callers one makes it. With ``runs`` it is taken up by a worker once the
-        caller's transaction commits; without, it is a plain actor that no worker claims.
+        caller's transaction commits, which rings for it; without, it is a plain actor that no worker claims.
         """
         while True:
             actor = self._insert_actor(
@@ -83,8 +85,9 @@ class ActorVerbs(StoreBase):
         kind = type_id(actor.name)
         blocked = Blocked.NO if runs else Blocked.OVER
         if self.vendor == "postgresql":
+            rings = runs and bells.in_statement(self.connection)
             rows = self.query(
-                _CREATE_POSTGRES.format(now=self.clock.sql),
+                _CREATE_POSTGRES.format(now=self.clock.sql, bell=f", {bells.TO_ALL}" if rings else ""),
                 [
                     actor.id, actor.name, actor.key, actor.live_hash, actor.input, actor.parent_id, actor.labels,
                     kind, int(blocked), self.format, state, kind, int(TimerKind.WAKE), runs,
@@ -93,19 +96,25 @@ class ActorVerbs(StoreBase):
             if not rows:
                 return None
             actor.created_at = rows[0][0]
+            if runs and not rings:
+                bells.ring(self.alias, work=[actor.id])
             return _row(actor)
+        with self.atomic():
+            return self._insert_portably(actor, Run(type_id=kind, blocked=int(blocked)), state, runs)
+
+    def _insert_portably(self, actor: Actor, run: Run, state: str | None, runs: bool) -> ActorRow | None:
         actor.created_at = self.clock.now()
         try:
             with self.atomic():
                 actor.save(using=self.alias, force_insert=True)
         except IntegrityError:
             return None
-        Run(actor_id=actor.id, type_id=kind, blocked=int(blocked), format=self.format).save(
-            using=self.alias, force_insert=True
-        )
+        run.actor_id, run.format = actor.id, self.format
+        run.save(using=self.alias, force_insert=True)
         State(actor_id=actor.id, body=state).save(using=self.alias, force_insert=True)
         if runs:
-            self.insert_wake(actor.id, kind, TimerKind.WAKE, actor.created_at)
+            self.insert_wake(actor.id, run.type_id, TimerKind.WAKE, actor.created_at)
+            bells.ring(self.alias, work=[actor.id])
         return _row(actor)
 
     def insert_wake(self, actor_id: UUID, kind_of_actor: int, kind: TimerKind, due: int) -> None:
@@ -116,22 +125,33 @@ class ActorVerbs(StoreBase):
 
     def find(self, name: str, key: str) -> ActorRow | None:
         """The live actor of that name and key."""
-        return self._one(live_hash=live_hash(name, key))
+        return self._one("a.live_hash = %s", live_hash(name, key))
 
     def _find_now(self, name: str, key: str) -> ActorRow | None:
         """As :meth:`find`, also when it was made after a transaction that is open here began."""
-        columns = ", ".join(f"a.{column}" for column in _COLUMNS)
-        select = f"SELECT {columns} FROM rivet_actor a WHERE a.live_hash = %s{self.as_of_now}"
-        rows = Actor.objects.using(self.alias).raw(select, [live_hash(name, key)])
-        return next((_row(actor) for actor in rows), None)
+        return self._one(f"a.live_hash = %s{self.as_of_now}", live_hash(name, key))
 
     def get(self, actor_id: UUID) -> ActorRow | None:
         """The actor of that id, unless it was destroyed."""
-        return self._one(id=actor_id, live_hash__isnull=False)
+        return self._one("a.id = %s AND a.live_hash IS NOT NULL", self.uid(actor_id))
 
-    def _one(self, **conditions: Any) -> ActorRow | None:
-        actor = Actor.objects.using(self.alias).filter(**conditions).only(*_COLUMNS).first()
-        return None if actor is None else _row(actor)
+    def _one(self, condition: str, value: Any) -> ActorRow | None:
+        rows = self.query(f"SELECT {_SELECTED} FROM rivet_actor a WHERE {condition}", [value])
+        if not rows:
+            return None
+        actor_id, name, key, lifecycle, created_at, finished_at, input, output, error, parent_id = rows[0]
+        return ActorRow(
+            to_uuid(actor_id),
+            name,
+            key,
+            Lifecycle(lifecycle),
+            created_at,
+            finished_at,
+            input,
+            output,
+            error,
+            None if parent_id is None else to_uuid(parent_id),
+        )
 
     def list_actors(
         self,

@@ -42,6 +42,10 @@ _NOTIFY = (
     "SELECT pg_notify(coalesce((SELECT 'rivet_w' || r.owner_id FROM rivet_run r WHERE r.actor_id = w.id), 'rivet'),"
     " w.id::text) FROM unnest(%s::uuid[]) w(id)"
 )
+#: The same inside a statement that has the run row at hand as ``r``; see :func:`in_statement`.
+TO_HOLDER = "pg_notify(coalesce('rivet_w' || r.owner_id, 'rivet'), r.actor_id::text)"
+#: Likewise for an actor that is new, as ``a``: nobody holds it.
+TO_ALL = "pg_notify('rivet', a.id::text)"
 _NOTIFY_NEWS = "SELECT pg_notify('rivet_r', w.id) FROM unnest(%s::text[]) w(id)"
 
 
@@ -114,6 +118,13 @@ def ring(alias: str, work: Iterable[UUID] = (), news: Iterable[UUID] = ()) -> No
         last.news.update(news)
     else:
         transaction.on_commit(_Pending(alias, set(work), set(news)), using=alias, robust=True)
+
+
+def in_statement(connection: BaseDatabaseWrapper) -> bool:
+    """Should a statement that writes for others also ring for them? PostgreSQL delivers that with its commit, so there
+    is no other round trip, and no other commit. Inside a transaction the holder may be another by its end: it rings
+    after that (:func:`ring`)."""
+    return connection.vendor == "postgresql" and not connection.in_atomic_block
 
 
 class _Pending:

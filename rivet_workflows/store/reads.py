@@ -8,7 +8,7 @@ from uuid import UUID
 
 from django.db.models import Min, Q
 
-from rivet_workflows.models import Actor, Event, History, Message, Reply, Run, Timer
+from rivet_workflows.models import Actor, Event, History, Message, Run, Timer
 from rivet_workflows.records import SCOPE_END, Blocked, Entry, EntryStatus, Lifecycle, MessageRow
 from rivet_workflows.store.base import StoreBase
 from rivet_workflows.store.rows import ENTRY_COLUMNS, EventRow, ReplyStatus, RunRow, entry_from_row
@@ -74,13 +74,8 @@ class ReadVerbs(StoreBase):
 
     def reply(self, message_id: int) -> tuple[str, str | None] | None:
         """How a message with a waiting sender ended: ``completed`` or ``failed``, and the response."""
-        row = (
-            Reply.objects.using(self.alias)
-            .filter(message_id=message_id)
-            .values_list("status", "body")
-            .first()
-        )
-        return None if row is None else (ReplyStatus(row[0]).label, row[1])
+        rows = self.query("SELECT status, body FROM rivet_reply WHERE message_id = %s", [message_id])
+        return (ReplyStatus(rows[0][0]).label, rows[0][1]) if rows else None
 
 
 def run_row(run: Run, name: str, lifecycle: int, wake_at: int | None = None) -> RunRow:

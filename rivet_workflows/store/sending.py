@@ -1,6 +1,7 @@
 """Sends from a caller's transaction: a message and a wake, and no touch of the receiver's rows.
 
-Visible, and waking the receiver, when that transaction commits; gone when it does not.
+Visible, and waking the receiver, when that transaction commits; gone when it does not. Outside a transaction a send is
+one statement on PostgreSQL, which also rings.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 from rivet_workflows.exceptions import ActorNotFound, QueueFull
 from rivet_workflows.models import Dedupe
 from rivet_workflows.records import Outgoing, TimerKind
+from rivet_workflows.store import bells
 from rivet_workflows.store.base import StoreBase
 from rivet_workflows.store.deduping import KeyVerbs
 from rivet_workflows.store.rows import SentRow
@@ -39,12 +41,12 @@ _INSERT = (
     " VALUES (%s, %s, %s, %s, %s, %s)"
 )
 _SEND_POSTGRES = (
-    "WITH n AS MATERIALIZED (SELECT {now} AS at), r AS MATERIALIZED (SELECT r.actor_id, r.type_id"
+    "WITH n AS MATERIALIZED (SELECT {now} AS at), r AS MATERIALIZED (SELECT r.actor_id, r.type_id, r.owner_id"
     " FROM rivet_run r{live}), m AS (INSERT INTO rivet_message"
     " (actor_id, queue, body, sent_at, visible_at, wants_reply)"
     " SELECT r.actor_id, %s, %s, n.at, coalesce(%s::bigint, n.at), %s FROM n, r RETURNING id, visible_at),"
     " t AS (INSERT INTO rivet_timer (type_id, actor_id, kind, due, priority)"
-    " SELECT r.type_id, r.actor_id, %s, m.visible_at, 0 FROM r, m) SELECT id FROM m"
+    " SELECT r.type_id, r.actor_id, %s, m.visible_at, 0 FROM r, m) SELECT m.id{bell} FROM m, r"
 )
 _SEND = (
     "INSERT INTO rivet_message (actor_id, queue, body, sent_at, visible_at, wants_reply)"
@@ -60,7 +62,8 @@ class SendVerbs(KeyVerbs, StoreBase):
     """The verbs ``send`` and ``send_all``."""
 
     def send(self, messages: Sequence[Outgoing]) -> list[SentRow]:
-        """Queue messages, in order. All or, raising ``ActorNotFound`` or ``QueueFull``, none."""
+        """Queue messages, in order, and ring for their receivers. All or, raising ``ActorNotFound`` or ``QueueFull``,
+        none."""
         with self.atomic() if len(messages) > 1 else nullcontext():
             return [
                 self._send_once(message) if message.dedupe_hash is not None else SentRow(self._send(message))
@@ -86,6 +89,7 @@ class SendVerbs(KeyVerbs, StoreBase):
             sent = self._send_all_portably(messages, live, condition)
         if not sent:
             raise self._refusal(first)
+        bells.ring(self.alias, work=[first.actor_id])
 
     def _send_all_postgres(self, messages: Sequence[Outgoing], live: str, condition: list[Any]) -> bool:
         columns = [
@@ -131,9 +135,12 @@ class SendVerbs(KeyVerbs, StoreBase):
         if message.max_queue_size is not None:
             live += _ROOM
             condition += [receiver, message.max_queue_size, message.max_queue_size]
+        rings = bells.in_statement(self.connection)
         if self.vendor == "postgresql":
             rows = self.query(
-                _SEND_POSTGRES.format(now=self.clock.sql, live=live),
+                _SEND_POSTGRES.format(
+                    now=self.clock.sql, live=live, bell=f", {bells.TO_HOLDER}" if rings else ""
+                ),
                 [
                     *condition, message.queue, message.body, message.visible_at, message.wants_reply,
                     int(TimerKind.WAKE),
@@ -144,6 +151,8 @@ class SendVerbs(KeyVerbs, StoreBase):
             message_id = self._send_portably(message, live, condition)
         if message_id is None:
             raise self._refusal(message)
+        if not rings:
+            bells.ring(self.alias, work=[message.actor_id])
         return int(message_id)
 
     def _send_portably(self, message: Outgoing, live: str, condition: list[Any]) -> int | None:
