@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from rivet_workflows.records import Claimed, CommitItem, CommitResult, Look, Looked, Release
@@ -44,7 +44,13 @@ class Store(
     def load(self, worker_id: int, held: Sequence[tuple[UUID, int]]) -> list[Claimed]: ...
 
     @abstractmethod
-    def commit_group(self, items: Sequence[CommitItem], *, wait: bool = False) -> list[CommitResult]: ...
+    def commit_group(
+        self,
+        items: Sequence[CommitItem],
+        *,
+        wait: bool = False,
+        meanwhile: Callable[[], bool] | None = None,
+    ) -> list[CommitResult]: ...
 
     @abstractmethod
     def resolve(self, items: Sequence[CommitItem]) -> list[CommitResult]: ...

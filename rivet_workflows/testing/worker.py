@@ -59,7 +59,14 @@ class _WatchedStore:
         self._store = store
         self._committed = committed
 
-    def commit_group(self, items: Sequence[CommitItem], *, wait: bool = False) -> list[CommitResult]:
+    def commit_group(
+        self,
+        items: Sequence[CommitItem],
+        *,
+        wait: bool = False,
+        meanwhile: Callable[[], bool] | None = None,
+    ) -> list[CommitResult]:
+        # Nothing runs beside it here, so nothing is heard meanwhile.
         results: list[CommitResult] = self._store.commit_group(items, wait=wait)
         self._committed(results)
         return results

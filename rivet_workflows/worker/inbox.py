@@ -150,6 +150,17 @@ class Inbox:
                 ]
             return found
 
+    def take_reports(self, most: int) -> list[tuple[StepToken, StepReport]]:
+        """At most so many reports; none of atomic steps, as what such a step is to commit may depend on the commit that
+        is being made, and none that came behind the outcome of one."""
+        if not self._mail.reports or self._mail.committed:  # a glance, without the lock
+            return []
+        with self._changed:
+            reports = self._mail.reports
+            first = reports[:most]
+            reports[:most] = [one for one in first if one[1].atomic]
+            return [one for one in first if not one[1].atomic]
+
     def _arrived(self) -> None:
         self._any = True
         if self._asleep:

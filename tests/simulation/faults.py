@@ -46,9 +46,17 @@ class FaultyStore:
             return verb
         return lambda *args, **kwargs: self._guard(name, verb, OperationalError, BREAK, args, kwargs)
 
-    def commit_group(self, items: Any, *, wait: bool = False) -> Any:
+    def commit_group(self, items: Any, *, wait: bool = False, meanwhile: Any = None) -> Any:
+        rng = self._chance()
+        # Steps that have ended are heard of while the database is at it, before and after the commit is there.
+        early, late = (False, False) if rng is None else (rng.random() < 0.5, rng.random() < 0.5)
+
         def verb() -> Any:
+            while early and meanwhile is not None and meanwhile():
+                pass
             results = self._store.commit_group(items, wait=wait)
+            if late and meanwhile is not None:
+                meanwhile()
             for item, result in zip(items, results, strict=True):
                 if result.outcome is Commit.OK:
                     self._committed(item)

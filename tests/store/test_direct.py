@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 from uuid import UUID
 
@@ -29,9 +30,9 @@ def postgres(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     direct: list[str] = []
     run = Prepared.run
 
-    def noted(self: Prepared, sql: str, values: Any) -> Any:
+    def noted(self: Prepared, sql: str, values: Any, meanwhile: Any = None) -> Any:
         direct.append(sql)
-        return run(self, sql, values)
+        return run(self, sql, values, meanwhile)
 
     monkeypatch.setattr(Prepared, "run", noted)
     yield store, direct
@@ -118,3 +119,38 @@ def test_a_connection_that_is_lost_says_so(postgres: Any):
         with pytest.raises(OperationalError) as lost:
             store.fast("SELECT %s::int", [1])
         assert classify(lost.value) is Trouble.LOST
+
+
+def test_something_else_is_done_while_the_server_works(postgres: Any):
+    store, _ = postgres
+    done: list[int] = []
+
+    def meanwhile() -> bool:
+        done.append(len(done))
+        return len(done) < 3
+
+    assert store.fast("SELECT pg_sleep(0.05), %s::int", [7], meanwhile)[0][1] == 7
+    assert done == [0, 1, 2]
+    assert store.fast("SELECT %s::int", [8], lambda: False) == [(8,)]
+
+
+def test_an_answer_that_is_there_is_not_left_waiting_for_more_to_do(postgres: Any):
+    store, _ = postgres
+    assert store.fast("SELECT %s::int", [7], lambda: True) == [(7,)]
+
+
+def test_errors_are_the_same_where_something_else_was_done_meanwhile(postgres: Any):
+    store, _ = postgres
+    with pytest.raises(DataError):
+        store.fast("SELECT 1 / %s::int", [0], lambda: False)
+    assert store.fast("SELECT %s::int", [8], lambda: False) == [(8,)]
+
+    def cut() -> bool:
+        with closing(connections[store.alias].copy()) as other, other.cursor() as cursor:
+            cursor.execute("SELECT pg_terminate_backend(%s)", [pid])
+        return False
+
+    ((pid,),) = store.fast("SELECT pg_backend_pid()")
+    with pytest.raises(OperationalError) as caught:
+        store.fast("SELECT pg_sleep(60), %s::int", [7], cut)
+    assert classify(caught.value) is Trouble.LOST

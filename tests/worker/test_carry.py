@@ -32,7 +32,7 @@ class Hands:
         self.carrier = Carrier(self.parts.core, 1, **{name: getattr(self.parts, name) for name in NAMES})
 
     def notes(self, what: str) -> Any:
-        def do(*_: Any) -> list[Any]:
+        def do(*_: Any, **__: Any) -> list[Any]:
             self.done.append(what)
             return []
 

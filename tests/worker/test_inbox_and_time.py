@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rivet_workflows.records import Commit, CommitResult
 from rivet_workflows.worker.dbtime import DatabaseTime
 from rivet_workflows.worker.inbox import Inbox
 from rivet_workflows.worker.orders import StateChange, StepReport
@@ -48,6 +49,27 @@ def test_a_sleeper_is_roused():
     inbox.poll()
     thread.join(LONG)
     assert taken[0].poll
+
+
+def test_reports_are_taken_some_at_a_time_and_those_of_atomic_steps_stay():
+    inbox = Inbox()
+    told = [(start(lambda step: None).token, StepReport(ok=True, atomic=n == 1)) for n in range(4)]
+    for token, report in told:
+        inbox.report(token, report)
+    assert inbox.take_reports(2) == [told[0]]
+    assert inbox.take_reports(2) == [told[2]]
+    assert inbox.take_reports(2) == [told[3]]
+    assert inbox.take_reports(2) == []
+    assert inbox.take(None).reports == [told[1]]
+
+
+def test_no_report_overtakes_the_outcome_of_an_atomic_step():
+    inbox, order = Inbox(), start(lambda step: None)
+    inbox.committed(order.token, CommitResult(uuid4(), Commit.OK))
+    inbox.report(order.token, StepReport(ok=True))
+    assert inbox.take_reports(8) == []
+    mail = inbox.take(None)
+    assert (len(mail.committed), len(mail.reports)) == (1, 1)
 
 
 class Clocks:

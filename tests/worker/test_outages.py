@@ -114,12 +114,12 @@ def test_an_outage_costs_no_step_an_attempt_for_what_the_worker_itself_asks(work
     assert attempts == [("plain", 1), ("atomic", 1)]
 
 
-def lost_answer(verb: Callable[..., Any], *args: Any) -> Any:
-    verb(*args)
+def lost_answer(verb: Callable[..., Any], *args: Any, **more: Any) -> Any:
+    verb(*args, **more)
     raise UnknownOutcome("the connection broke while COMMIT was on its way")
 
 
-def lost_question(verb: Callable[..., Any], *args: Any) -> Any:
+def lost_question(verb: Callable[..., Any], *args: Any, **more: Any) -> Any:
     raise UnknownOutcome("the connection broke before COMMIT was on its way")
 
 
@@ -169,7 +169,7 @@ def test_a_row_that_is_locked_delays_its_actor_alone(workers: Workers):
         done = {result.actor_id for result in results}
         return results + [CommitResult(i.actor_id, Commit.BUSY) for i in items if i.actor_id not in done]
 
-    store.fail["commit_group"] = [lambda _verb, items: commit(items)] * 100_000
+    store.fail["commit_group"] = [lambda _verb, items, **_: commit(items)] * 100_000
     workers.start(store)
     until(lambda: all(handle.status().state == "completed" for handle in handles[1:]))
     assert handles[0].status().state != "completed"

@@ -3,7 +3,7 @@ write those that may be written in bulk, one statement per kind of write."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -21,9 +21,15 @@ REPEATS = 3
 class PortableCommits(PortableWrites, PortableBase):
     """The verbs ``commit_group`` and ``resolve``."""
 
-    def commit_group(self, items: Sequence[CommitItem], *, wait: bool = False) -> list[CommitResult]:
+    def commit_group(
+        self,
+        items: Sequence[CommitItem],
+        *,
+        wait: bool = False,
+        meanwhile: Callable[[], bool] | None = None,
+    ) -> list[CommitResult]:
         """Commit each item whole or not at all; results in the order of ``items``. See the PostgreSQL
-        form."""
+        form. Here there is no meanwhile."""
         crashpoint("before-commit")
         results = commit_in_halves(items, lambda some: self._attempt(some, wait))
         crashpoint("after-commit")

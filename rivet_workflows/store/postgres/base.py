@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import re
+import select
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 import psycopg
@@ -42,6 +43,9 @@ def _tuning(local: bool) -> str:
 #: Through a transaction pooler there is no session: the next transaction has another's, and other people have ours.
 TUNING, TUNING_LOCAL = _tuning(False), _tuning(True)
 
+
+#: What to do while the server works; True as long as there may be more of it.
+Meanwhile: TypeAlias = Callable[[], bool]
 
 IDLE, INTRANS = pq.TransactionStatus.IDLE, pq.TransactionStatus.INTRANS
 #: A prepared statement that takes longer than this many seconds may have a plan made when tables were small.
@@ -96,18 +100,22 @@ class Prepared:
         self._rows = Transformer(raw.adapters)
         self._names: dict[str, bytes] = {}
         self._numbers = itertools.count()
+        #: Waits for the server's answer; made when it is first needed.
+        self._poll: select.poll | None = None
 
-    def run(self, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
+    def run(
+        self, sql: str, params: Sequence[Any], meanwhile: Meanwhile | None = None
+    ) -> list[tuple[Any, ...]]:
         """The rows, if any. Values are sent as text, of the types that the statement says they have."""
         values = [_sent(value) for value in params]
         try:
-            result = self._execute(sql, values)
+            result = self._execute(sql, values, meanwhile)
         except psycopg.errors.InvalidSqlStatementName as exc:  # somebody has deallocated them
             self._names.clear()
             if self.in_transaction_block:
                 # Of the kind after which a transaction is made again.
                 raise psycopg.errors.SerializationFailure(f"{exc}: make the transaction again") from exc
-            result = self._execute(sql, values)
+            result = self._execute(sql, values, None)
         if result.status != pq.ExecStatus.TUPLES_OK:
             return []
         self._rows.set_pgresult(result)
@@ -128,10 +136,34 @@ class Prepared:
     def in_transaction_block(self) -> bool:
         return self._pgconn.transaction_status != IDLE
 
-    def _execute(self, sql: str, values: list[bytes | None]) -> Any:
-        return self._done(
-            self._pgconn.exec_prepared, self._names.get(sql) or self._prepare(sql), values, None, 1
-        )
+    def _execute(self, sql: str, values: list[bytes | None], meanwhile: Meanwhile | None) -> Any:
+        name = self._names.get(sql) or self._prepare(sql)
+        if meanwhile is None:
+            return self._done(self._pgconn.exec_prepared, name, values, None, 1)
+        return self._done(self._send_and_wait, name, values, meanwhile)
+
+    def _send_and_wait(self, name: bytes, values: list[bytes | None], meanwhile: Meanwhile) -> Any:
+        """The result of a prepared statement. While the server is at it, ``meanwhile`` is called, as long as it finds
+        something to do; then this thread waits."""
+        pgconn = self._pgconn
+        pgconn.send_query_prepared(name, values, None, 1)
+        busy = True
+        while busy and meanwhile():
+            pgconn.consume_input()
+            busy = bool(pgconn.is_busy())
+        while pgconn.is_busy():
+            self._wait_readable(pgconn.socket)
+            pgconn.consume_input()
+        result = pgconn.get_result()
+        while (more := pgconn.get_result()) is not None:  # None ends it; an error is the last of several
+            result = more
+        return result
+
+    def _wait_readable(self, socket: int) -> None:
+        if self._poll is None:
+            self._poll = select.poll()
+            self._poll.register(socket, select.POLLIN)
+        self._poll.poll()
 
     def _prepare(self, sql: str) -> bytes:
         name = b"rivet_%d" % next(self._numbers)
@@ -175,8 +207,13 @@ class PostgresBase(StoreBase):
         super().__init__(alias)
         self.clock = DatabaseClock(POSTGRES_NOW, lambda sql: int(self.fast(sql)[0][0]))
 
-    def fast(self, sql: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Run ``sql`` with the values apart from it; prepared, on a tuned connection. The rows, if any."""
+    def fast(
+        self, sql: str, params: Sequence[Any] = (), meanwhile: Meanwhile | None = None
+    ) -> list[tuple[Any, ...]]:
+        """Run ``sql`` with the values apart from it; prepared, on a tuned connection. The rows, if any.
+
+        ``meanwhile`` may be called while the server is at it, by this very thread: it must not use the connection.
+        """
         connection = self.connection
         connection.ensure_connection()
         raw = connection.connection
@@ -192,7 +229,7 @@ class PostgresBase(StoreBase):
                 plans.renewed()
             begin = time.monotonic()
             direct = prepared.may_run(autocommit=raw.autocommit)
-            rows = prepared.run(sql, params) if direct else _by_cursor(raw, sql, params)
+            rows = prepared.run(sql, params, meanwhile) if direct else _by_cursor(raw, sql, params)
             plans.took(begin, time.monotonic())
             return rows
 

@@ -21,7 +21,7 @@ from rivet_workflows.store import literals as lit
 from rivet_workflows.store.errors import Trouble, UnknownOutcome, classify, sqlstate
 from rivet_workflows.store.grouping import REPLY_KEPT, Group, commit_in_halves, group
 from rivet_workflows.store.postgres import parts as p
-from rivet_workflows.store.postgres.base import PostgresBase
+from rivet_workflows.store.postgres.base import Meanwhile, PostgresBase
 from rivet_workflows.store.schedules import ScheduleVerbs
 
 #: Serialization failures and deadlocks repeat the statement at once, this often.
@@ -211,18 +211,23 @@ def _send_values(g: Group) -> list[Any]:
 class PostgresCommits(ScheduleVerbs, PostgresBase):
     """The verbs ``commit_group`` and ``resolve``."""
 
-    def commit_group(self, items: Sequence[CommitItem], *, wait: bool = False) -> list[CommitResult]:
+    def commit_group(
+        self, items: Sequence[CommitItem], *, wait: bool = False, meanwhile: Meanwhile | None = None
+    ) -> list[CommitResult]:
         """Commit each item whole or not at all; results in the order of ``items``.
 
         ``wait``: wait for locked rows, up to the connection's ``lock_timeout`` (the stragglers' way), instead
-        of calling them BUSY. Raises :class:`UnknownOutcome` when the connection breaks meanwhile.
+        of calling them BUSY. ``meanwhile`` may be called while the server is at it, again as long as it returns True;
+        it must not use this connection. Raises :class:`UnknownOutcome` when the connection breaks meanwhile.
         """
         crashpoint("before-commit")
-        results = commit_in_halves(items, lambda some: self._attempt(some, wait))
+        results = commit_in_halves(items, lambda some: self._attempt(some, wait, meanwhile))
         crashpoint("after-commit")
         return results
 
-    def _attempt(self, items: Sequence[CommitItem], wait: bool) -> list[CommitResult] | str:
+    def _attempt(
+        self, items: Sequence[CommitItem], wait: bool, meanwhile: Meanwhile | None
+    ) -> list[CommitResult] | str:
         try:
             g = group(items)
             has = Parts(
@@ -244,7 +249,7 @@ class PostgresCommits(ScheduleVerbs, PostgresBase):
             return f"{type(error).__name__}: {error}"
         for _ in range(REPEATS):
             try:
-                done = self._run(sql, values, items)
+                done = self._run(sql, values, items, meanwhile)
             except Exception as error:
                 trouble = classify(error)
                 if trouble is Trouble.AGAIN:
@@ -266,12 +271,14 @@ class PostgresCommits(ScheduleVerbs, PostgresBase):
                 return results
         return [CommitResult(item.actor_id, Commit.BUSY) for item in items]
 
-    def _run(self, sql: str, values: list[Any], items: Sequence[CommitItem]) -> list[tuple[Any, ...]]:
+    def _run(
+        self, sql: str, values: list[Any], items: Sequence[CommitItem], meanwhile: Meanwhile | None
+    ) -> list[tuple[Any, ...]]:
         """The one statement, in autocommit. Schedules are rare and their upsert is no bulk write: items that have some
         make it a transaction, in which they follow."""
         if not any(item.schedules for item in items):
             with self.guarded():
-                return self.fast(sql, values)
+                return self.fast(sql, values, meanwhile)
         with self.atomic():
             done = self.fast(sql, values)
             written = {row[0] for row in done}
