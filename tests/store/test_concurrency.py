@@ -207,7 +207,7 @@ def test_a_lost_answer_is_resolved(pair: Pair, monkeypatch: pytest.MonkeyPatch, 
     group = [item(c, rows=[row(1)]) for c in claimed]
     fast = left.fast  # type: ignore[attr-defined]
 
-    def cut(sql: str, params: Any = ()) -> Any:
+    def cut(sql: str, params: Any = (), _meanwhile: Any = None) -> Any:
         if landed:
             fast(sql, params)
         raise OperationalError("the connection is lost")

@@ -44,6 +44,10 @@ def _tuning(local: bool) -> str:
 TUNING, TUNING_LOCAL = _tuning(False), _tuning(True)
 
 
+#: In a statement of its own: its flush is left to the next commit. For claims and looks. What a crash of the server
+#: undoes of these it undoes whole, actor, epoch and wake, and whatever followed from them was flushed with them.
+UNHURRIED = "set_config('synchronous_commit', 'off', true)"
+
 #: What to do while the server works; True as long as there may be more of it.
 Meanwhile: TypeAlias = Callable[[], bool]
 

@@ -1,7 +1,9 @@
 """Taking actors up and giving them back, on PostgreSQL.
 
-A claim is a few statements in one transaction. The candidates are never joined with what is done to them: as a CTE
-whose DELETE joined the SELECT it took 17 s for 200 of 3,000 wakes, because such tables are analysed while empty.
+A claim is one statement; what is done to the candidates finds its rows by ``LATERAL`` and ``ctid``, never by a join: as
+a CTE whose DELETE joined the SELECT it took 17 s for 200 of 3,000 wakes, because such tables are analysed while empty.
+Histories are read after it. Nobody else writes to an actor that is claimed, and should the claimer hear nothing of its
+claim, it finds by its own id what it holds.
 """
 
 from __future__ import annotations
@@ -10,11 +12,17 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
+from django.db import DatabaseError, OperationalError
+
 from rivet_workflows.crashpoints import crashpoint
 from rivet_workflows.records import Claimed, Commit, CommitResult, Lifecycle, Release, TimerKind
 from rivet_workflows.store import literals as lit
-from rivet_workflows.store.postgres.base import PostgresBase
+from rivet_workflows.store.errors import Trouble, classify
+from rivet_workflows.store.postgres.base import UNHURRIED, PostgresBase
 from rivet_workflows.store.rows import ENTRY_COLUMNS, claimed_from_rows, type_id
+
+#: Histories are read again at once when a strict isolation level refuses, this often.
+REPEATS = 3
 
 #: Wakes that are due, oldest first, per type; without those of actors somebody holds, or of a newer format.
 #: An actor without a run row is gone: its wake is met here, and deleted.
@@ -31,21 +39,33 @@ _COLD = (
     " ON true"
 )
 
-#: Takes the rows, and deletes the wakes of those it got: the due ones, and the deadlines, which the holder now
+#: Takes the rows of ``w``, and deletes the wakes of those it got: the due ones, and the deadlines, which the holder now
 #: keeps. These are found by the actor alone: ``due + 0`` keeps the index by time out, along which a plan made of an
-#: empty table went through them all.
-TAKE = (
-    "WITH k AS (UPDATE rivet_run r SET owner_id = %s, epoch = r.epoch + 1, blocked = 0, blocked_code = '',"
-    " code = x.code, format = %s FROM (SELECT w.code, a.tid, a.blocked, c.* FROM unnest(%s::uuid[], %s::text[])"
-    " w(id, code) CROSS JOIN LATERAL (SELECT a.ctid AS tid, a.blocked FROM rivet_run a WHERE a.actor_id = w.id"
+#: empty table went through them all. Those that were set aside live again.
+_TAKEN = (
+    "k AS (UPDATE rivet_run r SET owner_id = %s, epoch = r.epoch + 1, blocked = 0, blocked_code = '',"
+    " code = x.code, format = %s FROM (SELECT w.code, a.tid, a.blocked, c.* FROM {wanted}"
+    " CROSS JOIN LATERAL (SELECT a.ctid AS tid, a.blocked FROM rivet_run a WHERE a.actor_id = w.id"
     f" AND {{which}} FOR NO KEY UPDATE SKIP LOCKED) a{_COLD}) x WHERE r.ctid = x.tid RETURNING r.actor_id, r.type_id,"
     " r.epoch, r.commit_no, r.next_seq, r.inflight, x.blocked, x.name, x.key, x.input, x.created_at),"
     " d AS (DELETE FROM rivet_timer t USING (SELECT x.tid FROM k CROSS JOIN LATERAL"
     " (SELECT y.ctid AS tid FROM rivet_timer y WHERE y.actor_id = k.actor_id"
     f" AND (y.due + 0 <= {{now}} OR y.kind = {int(TimerKind.DEADLINE)}) FOR UPDATE SKIP LOCKED) x) z"
-    " WHERE t.ctid = z.tid) SELECT * FROM k"
+    " WHERE t.ctid = z.tid),"
+    f" v AS (UPDATE rivet_actor a SET lifecycle = {int(Lifecycle.LIVE)}, error = NULL"
+    " FROM (SELECT x.tid FROM (SELECT k.actor_id FROM k WHERE k.blocked <> 0 OFFSET 0) k CROSS JOIN LATERAL"
+    " (SELECT y.ctid AS tid FROM rivet_actor y WHERE y.id = k.actor_id FOR NO KEY UPDATE) x) z WHERE a.ctid = z.tid)"
 )
 FREE = "a.owner_id IS NULL AND (a.blocked = 0 OR a.blocked = 3 AND a.blocked_code <> w.code)"
+
+#: Each wake that was met, and what was taken of its actor. The full join keeps to one pass over each side.
+CLAIM = (
+    f"WITH c AS MATERIALIZED (SELECT t.* FROM ({CANDIDATES}) t ORDER BY t.due, t.id LIMIT %s),"
+    " w AS MATERIALIZED (SELECT DISTINCT c.actor_id AS id, x.code FROM c, unnest(%s::bigint[], %s::text[])"
+    f" x(type_id, code) WHERE x.type_id = c.type_id ORDER BY c.actor_id), {_TAKEN}"
+    f" SELECT c.id, c.actor_id, c.type_id, {UNHURRIED}, k.* FROM c FULL JOIN k ON k.actor_id = c.actor_id"
+)
+TAKE = f"WITH {_TAKEN} SELECT * FROM k"
 
 OWNED = (
     "SELECT a.actor_id, a.type_id FROM rivet_run a WHERE a.owner_id = %s AND a.type_id = ANY(%s::bigint[])"
@@ -57,12 +77,6 @@ IDLE = (
     "SELECT w.id FROM unnest(%s::uuid[], %s::text[]) w(id, code) LEFT JOIN LATERAL"
     " (SELECT * FROM rivet_run a WHERE a.actor_id = w.id OFFSET 0) r ON true WHERE r.owner_id IS NULL"
     " AND (r.actor_id IS NULL OR r.blocked NOT IN (0, 3) OR r.blocked = 3 AND r.blocked_code = w.code)"
-)
-
-REVIVE = (
-    "UPDATE rivet_actor a SET lifecycle = %s, error = NULL"
-    " FROM (SELECT x.tid FROM unnest(%s::uuid[]) w(id) CROSS JOIN LATERAL"
-    " (SELECT y.ctid AS tid FROM rivet_actor y WHERE y.id = w.id FOR NO KEY UPDATE) x) z WHERE a.ctid = z.tid"
 )
 
 HISTORY = (
@@ -115,23 +129,29 @@ class PostgresClaims(PostgresBase):
         crashpoint("before-claim")
         codes = {type_id(name): code for name, code in types.items()}
         share = limit if len(codes) <= 8 else max(20, 8 * limit // len(codes))
-        with self.atomic():
+        kinds = lit.int_array(codes)
+        with self.guarded():
             found = self.fast(
-                CANDIDATES.format(now=self.clock.sql), [lit.int_array(codes), self.format, share]
+                CLAIM.format(now=self.clock.sql, wanted="w", which=FREE),
+                [
+                    kinds,
+                    self.format,
+                    share,
+                    limit,
+                    kinds,
+                    lit.text_array(codes.values()),
+                    worker_id,
+                    self.format,
+                ],
             )
-            if not found:
-                return [], False
-            full = len(found) >= limit or len(found) >= share
-            found.sort(key=lambda row: (row[3], row[0]))
-            wanted = dict(sorted({row[1]: codes[row[2]] for row in found[:limit]}.items()))
-            taken = self._take(worker_id, wanted, FREE)
-            held = {row[0] for row in taken}
-            deleted = self._drop_idle(
-                [(row[0], row[1], codes[row[2]]) for row in found if row[1] not in held]
-            )
-            claimed = self._load(taken)
         crashpoint("after-claim")
-        return claimed, full and bool(claimed or deleted)
+        if not found:
+            return [], False
+        taken = {row[4]: row[4:] for row in found if row[4] is not None}
+        left = [row for row in found if row[4] is None]
+        deleted = self._drop_idle([(row[0], row[1], codes[row[2]]) for row in left])
+        claimed = self._load_claimed(list(taken.values()))
+        return claimed, len(found) >= min(limit, share) and bool(claimed or deleted)
 
     def take_over(
         self, worker_id: int, dead_worker_id: int, types: dict[str, str], limit: int
@@ -143,7 +163,7 @@ class PostgresClaims(PostgresBase):
         with self.atomic():
             owned = self.fast(OWNED, [dead_worker_id, lit.int_array(codes), self.format, limit])
             wanted = dict(sorted((actor_id, codes[kind]) for actor_id, kind in owned))
-            taken = self._take(worker_id, wanted, "true") if wanted else []
+            taken = self._take(worker_id, wanted) if wanted else []
             claimed = self._load(taken)
         crashpoint("after-take-over")
         return claimed
@@ -193,13 +213,10 @@ class PostgresClaims(PostgresBase):
         values = [lit.int_array(map(type_id, types)), limit, worker_id]
         return [row[0] for row in self.fast(DUE_OF_HELD.format(now=self.clock.sql), values)]
 
-    def _take(self, worker_id: int, codes: dict[UUID, str], which: str) -> list[tuple[Any, ...]]:
+    def _take(self, worker_id: int, codes: dict[UUID, str]) -> list[tuple[Any, ...]]:
         values = [worker_id, self.format, lit.uuid_array(codes), lit.text_array(codes.values())]
-        taken = self.fast(TAKE.format(which=which, now=self.clock.sql), values)
-        revived = [row[0] for row in taken if row[6]]
-        if revived:
-            self.fast(REVIVE, [int(Lifecycle.LIVE), lit.uuid_array(revived)])
-        return taken
+        wanted = "unnest(%s::uuid[], %s::text[]) w(id, code)"
+        return self.fast(TAKE.format(wanted=wanted, which="true", now=self.clock.sql), values)
 
     def _drop_idle(self, left: list[tuple[int, UUID, str]]) -> int:
         """Delete the wakes met, ``(id, actor, code)``, whose actors this code cannot take up. Sound, since
@@ -213,6 +230,18 @@ class PostgresClaims(PostgresBase):
         if ids:
             self.fast("DELETE FROM rivet_timer WHERE id = ANY(%s::bigint[])", [lit.int_array(ids)])
         return len(ids)
+
+    def _load_claimed(self, taken: list[tuple[Any, ...]]) -> list[Claimed]:
+        """What is claimed must not be forgotten for an error of the moment. Raises ``OperationalError`` as for a lost
+        connection, after which a worker asks what it holds."""
+        for _ in range(REPEATS):
+            try:
+                with self.guarded():
+                    return self._load(taken)
+            except DatabaseError as error:
+                if classify(error) is not Trouble.AGAIN:
+                    raise
+        raise OperationalError("the histories of claimed actors could not be read")
 
     def _load(self, runs: list[tuple[Any, ...]]) -> list[Claimed]:
         """Actors from rows of ``TAKE``, with their histories; an actor that has never run has none."""

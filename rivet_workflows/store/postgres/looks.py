@@ -11,7 +11,7 @@ from rivet_workflows.crashpoints import crashpoint
 from rivet_workflows.records import Look, Looked
 from rivet_workflows.store import literals as lit
 from rivet_workflows.store.merging import QueueRead, merge
-from rivet_workflows.store.postgres.base import PostgresBase
+from rivet_workflows.store.postgres.base import UNHURRIED, PostgresBase
 
 _READ = (
     "CROSS JOIN LATERAL (SELECT m.id, m.queue, m.body, m.sent_at, m.wants_reply FROM rivet_message m"
@@ -43,7 +43,7 @@ def statement(now: str, named: bool, unnamed: bool) -> str:
             f" w(k, id, lim) {_QUEUES}) w {_READ}"
         )
     return (
-        f"WITH n AS MATERIALIZED (SELECT {now} AS at), x AS (DELETE FROM rivet_timer t USING"
+        f"WITH n AS MATERIALIZED (SELECT {now} AS at, {UNHURRIED}), x AS (DELETE FROM rivet_timer t USING"
         " (SELECT x.tid FROM unnest(%s::uuid[], %s::int[]) w(id, epoch) CROSS JOIN LATERAL"
         " (SELECT y.ctid AS tid FROM rivet_timer y WHERE y.actor_id = w.id AND y.due + 0 <= (SELECT at FROM n)"
         " AND (w.epoch IS NULL OR w.epoch = (SELECT r.epoch FROM rivet_run r WHERE r.actor_id = w.id))"
