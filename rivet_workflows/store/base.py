@@ -46,6 +46,8 @@ class StoreBase:
     """A database alias seen as a store. One object per alias, shared by all threads; it keeps no transaction
     and no connection of its own."""
 
+    #: Does a commit leave the thread to something else while the server works (``commit_group(meanwhile=…)``)?
+    works_apart = False
     #: Format of history and inflight that this version writes, and the newest it reads.
     format = 1
 

@@ -49,7 +49,7 @@ class Store(
         items: Sequence[CommitItem],
         *,
         wait: bool = False,
-        meanwhile: Callable[[], bool] | None = None,
+        meanwhile: Callable[[int], None] | None = None,
     ) -> list[CommitResult]: ...
 
     @abstractmethod

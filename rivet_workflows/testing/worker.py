@@ -64,7 +64,7 @@ class _WatchedStore:
         items: Sequence[CommitItem],
         *,
         wait: bool = False,
-        meanwhile: Callable[[], bool] | None = None,
+        meanwhile: Callable[[int], None] | None = None,
     ) -> list[CommitResult]:
         # Nothing runs beside it here, so nothing is heard meanwhile.
         results: list[CommitResult] = self._store.commit_group(items, wait=wait)

@@ -19,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Executor
+from contextlib import suppress
 from typing import Any
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext
@@ -143,13 +144,17 @@ class _Deadlines:
 
 
 class StepLoop:
-    """Runs attempts of ``async def`` steps. ``done`` and ``late`` are called on the loop's thread."""
+    """Runs attempts of ``async def`` steps. ``done`` and ``late`` are called on the loop's thread.
+
+    ``done`` is told of all that end in one turn of the loop together: whoever is told would otherwise wake for the
+    first and take the interpreter from the others.
+    """
 
     def __init__(
         self,
         concurrency: int,
         outages: Outages,
-        done: Callable[[Attempt, StepReport], None],
+        done: Callable[[list[tuple[Attempt, StepReport]]], None],
         late: Callable[[Attempt], None],
     ) -> None:
         self._concurrency = concurrency
@@ -162,6 +167,8 @@ class StepLoop:
         self._waiting: deque[_Run] = deque()
         self._active: dict[Attempt, _Run] = {}
         self._lanes: list[_Lane] = []
+        #: Reports of this turn of the loop.
+        self._ended: deque[tuple[Attempt, StepReport]] = deque()
         self._stopping = False
         self._thread: threading.Thread | None = None
 
@@ -208,6 +215,15 @@ class StepLoop:
             run = self._waiting.popleft()
             given.append((run.attempt, run.awaitable))
         return given
+
+    def tell(self) -> None:
+        """Tell of what has ended, from any thread. The loop does it by itself, where it does not hang."""
+        ended = []
+        with suppress(IndexError):
+            while self._ended:
+                ended.append(self._ended.popleft())
+        if ended:
+            self._done(ended)
 
     def stop(self, timeout: float) -> bool:
         """Cancel everything and end the thread; whether it has ended within ``timeout`` seconds."""
@@ -260,8 +276,12 @@ class StepLoop:
             assert run.lane is not None
             run.lane.after(failed=not report.ok)
             self._lanes.append(run.lane)
-            self._done(run.attempt, report)
+            self._ended.append((run.attempt, report))
             self._leave(run)
+            if not self._active:
+                self.tell()
+            elif len(self._ended) == 1:
+                self._loop.call_soon(self.tell)
 
     def _time_out(self, run: _Run) -> None:
         self._late(run.attempt)

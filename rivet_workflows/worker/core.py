@@ -25,6 +25,7 @@ from rivet_workflows.records import (
     Blocked,
     Called,
     Claimed,
+    CommitItem,
     CommitResult,
     Entry,
     Look,
@@ -630,8 +631,12 @@ class Core:
     def orders(self) -> Orders:
         """Everything to do now; at most one commit group, none while one is on its way."""
         orders, self.ordered = self.ordered, Orders()
-        orders.commits = self.commits.take_group()
+        orders.commits = self.take_commits()
         return orders
+
+    def take_commits(self) -> list[CommitItem]:
+        """The next group alone, none while one is on its way."""
+        return self.commits.take_group()
 
     def take_atomics(self) -> Orders:
         """The answers to atomic steps alone; everything else stays for :meth:`orders`."""

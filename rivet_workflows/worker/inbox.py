@@ -6,8 +6,12 @@ however much comes in until it looks.
 
 from __future__ import annotations
 
+import os
+import select
 import threading
+import weakref
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -58,6 +62,32 @@ class Mail:
             core.call_done(done.actor_id, done.epoch, done.call.id, now)
 
 
+class _Bell:
+    """A pipe, so that a report ends a wait for a socket."""
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(self._write, False)
+        weakref.finalize(self, _close, self._read, self._write)
+
+    def ring(self) -> None:
+        with suppress(BlockingIOError):  # full: whoever waits will wake
+            os.write(self._write, b"x")
+
+    def wait(self, socket: int) -> None:
+        poll = select.poll()
+        poll.register(socket, select.POLLIN)
+        poll.register(self._read, select.POLLIN)
+        if any(ready == self._read for ready, _ in poll.poll()):
+            os.read(self._read, 4096)
+
+
+def _close(*ends: int) -> None:
+    for end in ends:
+        os.close(end)
+
+
 class Inbox:
     """Thread-safe on the side of those who put; ``take`` belongs to one thread."""
 
@@ -66,11 +96,20 @@ class Inbox:
         self._mail = Mail()
         self._any = False
         self._asleep = False
+        #: For the one who waits for a socket too; made when somebody does.
+        self._bell: _Bell | None = None
+        self._by_bell = False
 
     def report(self, token: StepToken, report: StepReport) -> None:
         with self._changed:
             self._mail.reports.append((token, report))
-            self._arrived()
+            self._reported()
+
+    def reports(self, told: Iterable[tuple[StepToken, StepReport]]) -> None:
+        """Several at once: the core's thread is roused once, when all are there."""
+        with self._changed:
+            self._mail.reports.extend(told)
+            self._reported()
 
     def remerged(self, actor_id: UUID, change: StateChange, write: StateWrite | None) -> None:
         with self._changed:
@@ -153,13 +192,30 @@ class Inbox:
     def take_reports(self, most: int) -> list[tuple[StepToken, StepReport]]:
         """At most so many reports; none of atomic steps, as what such a step is to commit may depend on the commit that
         is being made, and none that came behind the outcome of one."""
-        if not self._mail.reports or self._mail.committed:  # a glance, without the lock
-            return []
         with self._changed:
+            if self._mail.committed:
+                return []
             reports = self._mail.reports
             first = reports[:most]
             reports[:most] = [one for one in first if one[1].atomic]
             return [one for one in first if not one[1].atomic]
+
+    def wait_for_reports(self, socket: int) -> None:
+        """Until a report has come that can be taken, or ``socket`` has something to read."""
+        with self._changed:
+            if not self._mail.committed and not all(report.atomic for _, report in self._mail.reports):
+                return
+            bell = self._bell = self._bell or _Bell()
+            self._by_bell = True
+        bell.wait(socket)
+        self._by_bell = False
+
+    def _reported(self) -> None:
+        self._arrived()
+        if self._by_bell:
+            self._by_bell = False
+            assert self._bell is not None
+            self._bell.ring()
 
     def _arrived(self) -> None:
         self._any = True

@@ -58,6 +58,10 @@ class WatchedLoop:
         for loop in self._all():
             loop.cancel(unwanted)
 
+    def tell(self) -> None:
+        for loop in self._all():
+            loop.tell()
+
     def stop(self, timeout: float) -> bool:
         self._ended.set()
         loops = self._all()
@@ -82,6 +86,7 @@ class WatchedLoop:
             answer = loop.ask()
             while not answer.wait(self._every) and not self._ended.is_set():
                 silent += self._every
+                loop.tell()
                 if silent >= self._blocked:
                     if silent - self._every < self._blocked:
                         _tell(loop, silent)

@@ -36,7 +36,7 @@ CALL_THREADS = 4
 #: Hooks that one worker runs at a time.
 HOOK_THREADS = 4
 
-Deliver = Callable[[StepToken, StepReport], None]
+Deliver = Callable[[list[tuple[StepToken, StepReport]]], None]
 
 
 class _StepJob:
@@ -70,7 +70,7 @@ class _StepJob:
                 return True
             report = attempt.succeeded(value)
         crashpoint("after-body")
-        runner._settle(attempt, report)
+        runner._settle([(attempt, report)])
         return report.ok
 
     def time_out(self) -> None:
@@ -102,8 +102,9 @@ class _Errand:
 class StepRunner:
     """The side of the worker on which users' code runs.
 
-    ``deliver`` gets each report, on the thread that made it. ``exhausted`` is called when every step thread is stuck
-    in a step that has timed out, and there may be no more of them.
+    ``deliver`` gets each report, with those that came of the same turn of the loop, on the thread that made it.
+    ``exhausted`` is called when every step thread is stuck in a step that has timed out, and there may be no more of
+    them.
     """
 
     def __init__(
@@ -168,12 +169,13 @@ class StepRunner:
 
     def abandon(self) -> None:
         """The worker cannot wait any longer: report everything that is not settled as abandoned."""
+        self._loop.tell()
         attempts = [attempt for token in list(self._running) if (attempt := self._take(token)) is not None]
         self._loop.cancel(attempts)
         for token in list(self._handovers):
             self.abort_atomic(token)
         for attempt in attempts:
-            self._deliver(attempt.start.token, attempt.abandoned())
+            self._deliver([(attempt.start.token, attempt.abandoned())])
 
     def errand(self, function: Callable[[], None]) -> None:
         """Run ``function`` on a thread that has a healthy database connection. What it raises is logged."""
@@ -236,7 +238,7 @@ class StepRunner:
 
         def hand_over(report: StepReport) -> Handover:
             self._handovers[token] = handover
-            self._deliver(token, report)
+            self._deliver([(token, report)])
             return handover
 
         try:
@@ -255,12 +257,12 @@ class StepRunner:
             if handover.item is None:
                 # The transaction could not be begun, or broke before the core had heard of its end.
                 if self._take(token) is not None:
-                    self._deliver(token, attempt.failed(error))
+                    self._deliver([(token, attempt.failed(error))])
                 return False
             outcome = Outcome(result=self._atomics.resolve(handover.item, error))
         crashpoint("after-body")
         if outcome.report is not None:
-            self._deliver(token, outcome.report)
+            self._deliver([(token, outcome.report)])
         if outcome.result is not None:
             self._atomics.committed(token, outcome.result)
         return outcome.result is not None
@@ -272,15 +274,19 @@ class StepRunner:
             attempt.settled = True
         return attempt
 
-    def _settle(self, attempt: Attempt, report: StepReport) -> None:
-        if self._take(attempt.start.token) is not None:
-            self._deliver(attempt.start.token, report)
-        else:
-            logger.info("The late result of step %r is dropped", attempt.start.name)
+    def _settle(self, ended: list[tuple[Attempt, StepReport]]) -> None:
+        told = []
+        for attempt, report in ended:
+            if self._take(attempt.start.token) is not None:
+                told.append((attempt.start.token, report))
+            else:
+                logger.info("The late result of step %r is dropped", attempt.start.name)
+        if told:
+            self._deliver(told)
 
     def _late(self, attempt: Attempt) -> None:
         if self._take(attempt.start.token) is not None:
-            self._deliver(attempt.start.token, attempt.timed_out())
+            self._deliver([(attempt.start.token, attempt.timed_out())])
 
 
 @lru_cache(maxsize=4096)

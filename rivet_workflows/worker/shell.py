@@ -137,7 +137,7 @@ class Worker:
         self._turn = WriteTurn(store.vendor == "sqlite")
         self._runner = StepRunner(
             self._env,
-            self._inbox.report,
+            self._inbox.reports,
             threads=options.threads,
             concurrency=options.concurrency,
             exhausted=self._exhausted,

@@ -18,6 +18,10 @@ DEATH, BREAK = 0.002, 0.004
 COMMIT_BREAK = 0.04
 
 
+#: Nothing is waited for: time stands still while a verb is called.
+NO_SOCKET = -1
+
+
 class Died(BaseException):
     """The process is gone, with all that was in its memory."""
 
@@ -39,6 +43,7 @@ class FaultyStore:
         self._note = note
         #: The carrier's question whether to leave others time to write.
         self.vendor = "simulated"
+        self.works_apart = True
 
     def __getattr__(self, name: str) -> Any:
         verb = getattr(self._store, name)
@@ -48,15 +53,17 @@ class FaultyStore:
 
     def commit_group(self, items: Any, *, wait: bool = False, meanwhile: Any = None) -> Any:
         rng = self._chance()
-        # Steps that have ended are heard of while the database is at it, before and after the commit is there.
-        early, late = (False, False) if rng is None else (rng.random() < 0.5, rng.random() < 0.5)
+        # What else is done while the database is at it comes before or after the commit is there.
+        early, late = (1, 0) if rng is None else (rng.randrange(4), rng.randrange(3))
 
         def verb() -> Any:
-            while early and meanwhile is not None and meanwhile():
-                pass
+            if meanwhile is not None:
+                for _ in range(early):
+                    meanwhile(NO_SOCKET)
             results = self._store.commit_group(items, wait=wait)
-            if late and meanwhile is not None:
-                meanwhile()
+            if meanwhile is not None:
+                for _ in range(late):
+                    meanwhile(NO_SOCKET)
             for item, result in zip(items, results, strict=True):
                 if result.outcome is Commit.OK:
                     self._committed(item)

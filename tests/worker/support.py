@@ -78,14 +78,15 @@ class Reports:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self.by_token: dict[StepToken, StepReport] = {}
+        self.by_token: dict[StepToken, Any] = {}
         self.order: list[StepToken] = []
 
-    def __call__(self, token: StepToken, report: StepReport | Any) -> None:
+    def __call__(self, told: list[tuple[StepToken, StepReport]]) -> None:
         with self._changed:
-            assert token not in self.by_token, "reported twice"
-            self.by_token[token] = report
-            self.order.append(token)
+            for token, report in told:
+                assert token not in self.by_token, "reported twice"
+                self.by_token[token] = report
+                self.order.append(token)
             self._changed.notify_all()
 
     def of(self, *starts: StepStart) -> list[Any]:

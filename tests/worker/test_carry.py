@@ -7,8 +7,9 @@ from unittest.mock import MagicMock
 from uuid import uuid4
 
 from rivet_workflows.records import CommitItem, Look
-from rivet_workflows.worker.carry import Carrier
-from rivet_workflows.worker.orders import Orders, StepToken
+from rivet_workflows.store.errors import UnknownOutcome
+from rivet_workflows.worker.carry import IN_A_ROW, Carrier
+from rivet_workflows.worker.orders import Orders, StepReport, StepToken
 
 NAMES = ("store", "runner", "inbox", "env", "vars", "hooks", "patience", "failures", "now", "ring", "sleep")
 
@@ -16,12 +17,14 @@ NAMES = ("store", "runner", "inbox", "env", "vars", "hooks", "patience", "failur
 class Hands:
     """A carrier whose deeds are noted in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, vendor: str = "sqlite") -> None:
         self.done: list[str] = []
         self.parts: Any = MagicMock()
-        self.parts.store.vendor = "sqlite"
+        self.parts.store.vendor = vendor
+        self.parts.store.works_apart = vendor == "postgresql"
         self.parts.now.return_value = 1_000_000
         self.parts.core.take_starts.return_value = []
+        self.parts.core.take_commits.return_value = []
         self.parts.patience.side_effect = self.notes("verb")
         self.parts.store.commit_group.side_effect = self.notes("commit")
         self.parts.runner.abort_atomic.side_effect = self.notes("abort")
@@ -84,3 +87,61 @@ def test_sqlite_is_left_to_others_between_two_groups_and_work_counts_as_pause():
     hands.parts.now.return_value -= 3_600_000_000
     hands.carrier.carry(Orders(commits=[item()]))
     assert hands.done[-2:] == ["sleep 0.0020", "commit"], "a clock that was set back makes no long pause"
+
+
+class ApartHands(Hands):
+    """One whose store leaves it to something else while a commit is made."""
+
+    def __init__(self, pieces: int = 1) -> None:
+        super().__init__("postgresql")
+        self.parts.inbox.take_reports.return_value = []
+        self.parts.inbox.wait_for_reports.side_effect = self.notes("wait")
+        self.parts.core.step_done.side_effect = self.notes("told")
+
+        def commit(items: Any, meanwhile: Any) -> list[Any]:
+            self.done.append(f"send {len(items)}")
+            for _ in range(pieces):
+                meanwhile(7)
+            self.done.append("answer")
+            return []
+
+        self.parts.store.commit_group.side_effect = commit
+
+
+def test_steps_start_while_the_server_makes_the_next_commit():
+    hands = ApartHands()
+    hands.parts.core.take_starts.side_effect = [["by the first"], ["by the second"]]
+    hands.parts.core.take_commits.side_effect = [[item(), item()], []]
+    earlier: Any = ["by an earlier one"]
+
+    hands.carrier.carry(Orders(commits=[item()], starts=earlier))
+
+    assert hands.done == [
+        *("send 1", "start by an earlier one", "answer"),
+        *("send 2", "start by the first", "answer", "start by the second"),
+    ]
+
+
+def test_steps_that_have_ended_are_told_of_while_a_commit_is_made_and_then_it_waits():
+    hands = ApartHands(pieces=3)
+    report = (StepToken(uuid4(), 1, 1, 1), StepReport(ok=True))
+    hands.parts.inbox.take_reports.side_effect = [[report, report], [report], []]
+
+    hands.carrier.carry(Orders(commits=[item()]))
+
+    assert hands.done == ["send 1", "told", "told", "told", "wait", "answer"]
+
+
+def test_a_step_starts_also_where_the_commit_broke_before_it_was_sent():
+    hands = ApartHands()
+    hands.parts.store.commit_group.side_effect = UnknownOutcome("gone")
+    started: Any = ["anyway"]
+    hands.carrier.carry(Orders(commits=[item()], starts=started))
+    assert hands.done == ["start anyway", "verb"]
+
+
+def test_other_work_has_its_turn_however_many_groups_there_are():
+    hands = ApartHands()
+    hands.parts.core.take_commits.return_value = [item()]
+    hands.carrier.carry(Orders(commits=[item()]))
+    assert hands.done.count("answer") == IN_A_ROW

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from uuid import uuid4
 
@@ -70,6 +71,21 @@ def test_no_report_overtakes_the_outcome_of_an_atomic_step():
     assert inbox.take_reports(8) == []
     mail = inbox.take(None)
     assert (len(mail.committed), len(mail.reports)) == (1, 1)
+
+
+def test_a_wait_for_a_socket_ends_with_a_report():
+    inbox, order, (near, far) = Inbox(), start(lambda step: None), socket.socketpair()
+    with near, far:
+        far.send(b"x")
+        inbox.wait_for_reports(near.fileno())
+        near.recv(1)
+        thread = threading.Thread(target=inbox.wait_for_reports, args=[near.fileno()])
+        thread.start()
+        inbox.reports([(order.token, StepReport(ok=True))])
+        thread.join(LONG)
+        assert not thread.is_alive()
+        inbox.wait_for_reports(near.fileno())  # would wait for ever
+    assert len(inbox.take_reports(8)) == 1
 
 
 class Clocks:

@@ -23,9 +23,9 @@ class Ends:
         self.done: dict[str, StepReport] = {}
         self.late: list[str] = []
 
-    def ended(self, attempt: Attempt, report: StepReport) -> None:
+    def ended(self, told: list[tuple[Attempt, StepReport]]) -> None:
         with self._changed:
-            self.done[attempt.start.name] = report
+            self.done |= {attempt.start.name: report for attempt, report in told}
             self._changed.notify_all()
 
     def timed_out(self, attempt: Attempt) -> None:

@@ -375,7 +375,7 @@ def test_an_atomic_step_and_a_look_in_one_turn_do_not_wait_for_each_other(
         def write(self, step):
             ran.append(step.attempt)
 
-    of_step, take, report = WriteTurn.of_step, Inbox.take, Inbox.report
+    of_step, take, report = WriteTurn.of_step, Inbox.take, Inbox.reports
 
     def begin_when_the_core_is_through(turn: WriteTurn) -> Any:
         starting.set()
@@ -394,7 +394,7 @@ def test_an_atomic_step_and_a_look_in_one_turn_do_not_wait_for_each_other(
 
     monkeypatch.setattr(WriteTurn, "of_step", begin_when_the_core_is_through)
     monkeypatch.setattr(Inbox, "take", take_when_both_are_in)
-    monkeypatch.setattr(Inbox, "report", tell)
+    monkeypatch.setattr(Inbox, "reports", tell)
     quiet = client.create(Quiet, "q")
     worker = workers.start(habits={"heartbeat": 1, "poll": LONG})
     until(lambda: quiet.status().state == "sleeping")

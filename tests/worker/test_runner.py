@@ -412,6 +412,6 @@ def test_a_runner_that_ran_nothing_stops():
 def test_reports_refuses_a_second_report():
     reports: Any = Reports()
     order = start(lambda step: None)
-    reports(order.token, None)
+    reports([(order.token, None)])
     with pytest.raises(AssertionError):
-        reports(order.token, None)
+        reports([(order.token, None)])

@@ -26,7 +26,7 @@ class PortableCommits(PortableWrites, PortableBase):
         items: Sequence[CommitItem],
         *,
         wait: bool = False,
-        meanwhile: Callable[[], bool] | None = None,
+        meanwhile: Callable[[int], None] | None = None,
     ) -> list[CommitResult]:
         """Commit each item whole or not at all; results in the order of ``items``. See the PostgreSQL
         form. Here there is no meanwhile."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import select
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -48,8 +47,9 @@ TUNING, TUNING_LOCAL = _tuning(False), _tuning(True)
 #: undoes of these it undoes whole, actor, epoch and wake, and whatever followed from them was flushed with them.
 UNHURRIED = "set_config('synchronous_commit', 'off', true)"
 
-#: What to do while the server works; True as long as there may be more of it.
-Meanwhile: TypeAlias = Callable[[], bool]
+#: Called with the number of the connection's socket, again and again until the server's answer is there: it does a
+#: piece of other work, or waits until the socket can be read or there is other work.
+Meanwhile: TypeAlias = Callable[[int], None]
 
 IDLE, INTRANS = pq.TransactionStatus.IDLE, pq.TransactionStatus.INTRANS
 #: A prepared statement that takes longer than this many seconds may have a plan made when tables were small.
@@ -104,8 +104,6 @@ class Prepared:
         self._rows = Transformer(raw.adapters)
         self._names: dict[str, bytes] = {}
         self._numbers = itertools.count()
-        #: Waits for the server's answer; made when it is first needed.
-        self._poll: select.poll | None = None
 
     def run(
         self, sql: str, params: Sequence[Any], meanwhile: Meanwhile | None = None
@@ -147,27 +145,16 @@ class Prepared:
         return self._done(self._send_and_wait, name, values, meanwhile)
 
     def _send_and_wait(self, name: bytes, values: list[bytes | None], meanwhile: Meanwhile) -> Any:
-        """The result of a prepared statement. While the server is at it, ``meanwhile`` is called, as long as it finds
-        something to do; then this thread waits."""
+        """The result of a prepared statement; ``meanwhile`` has this thread until it is there."""
         pgconn = self._pgconn
         pgconn.send_query_prepared(name, values, None, 1)
-        busy = True
-        while busy and meanwhile():
-            pgconn.consume_input()
-            busy = bool(pgconn.is_busy())
         while pgconn.is_busy():
-            self._wait_readable(pgconn.socket)
+            meanwhile(pgconn.socket)
             pgconn.consume_input()
         result = pgconn.get_result()
         while (more := pgconn.get_result()) is not None:  # None ends it; an error is the last of several
             result = more
         return result
-
-    def _wait_readable(self, socket: int) -> None:
-        if self._poll is None:
-            self._poll = select.poll()
-            self._poll.register(socket, select.POLLIN)
-        self._poll.poll()
 
     def _prepare(self, sql: str) -> bytes:
         name = b"rivet_%d" % next(self._numbers)
@@ -207,6 +194,8 @@ _prepared: WeakKeyDictionary[Any, Prepared] = WeakKeyDictionary()
 class PostgresBase(StoreBase):
     """Ways to run a statement beside Django's cursors, which bind on the client and prepare nothing."""
 
+    works_apart = True
+
     def __init__(self, alias: str) -> None:
         super().__init__(alias)
         self.clock = DatabaseClock(POSTGRES_NOW, lambda sql: int(self.fast(sql)[0][0]))
@@ -216,7 +205,7 @@ class PostgresBase(StoreBase):
     ) -> list[tuple[Any, ...]]:
         """Run ``sql`` with the values apart from it; prepared, on a tuned connection. The rows, if any.
 
-        ``meanwhile`` may be called while the server is at it, by this very thread: it must not use the connection.
+        ``meanwhile`` may be called while the server is at it, by this very thread: it must not use this connection.
         """
         connection = self.connection
         connection.ensure_connection()

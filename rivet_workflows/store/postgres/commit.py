@@ -217,8 +217,8 @@ class PostgresCommits(ScheduleVerbs, PostgresBase):
         """Commit each item whole or not at all; results in the order of ``items``.
 
         ``wait``: wait for locked rows, up to the connection's ``lock_timeout`` (the stragglers' way), instead
-        of calling them BUSY. ``meanwhile`` may be called while the server is at it, again as long as it returns True;
-        it must not use this connection. Raises :class:`UnknownOutcome` when the connection breaks meanwhile.
+        of calling them BUSY. ``meanwhile`` may have this thread while the server is at it, see ``Meanwhile``. Raises
+        :class:`UnknownOutcome` when the connection breaks.
         """
         crashpoint("before-commit")
         results = commit_in_halves(items, lambda some: self._attempt(some, wait, meanwhile))
