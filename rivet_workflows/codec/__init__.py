@@ -23,7 +23,7 @@ An object that is met twice in a value comes back as two; one that holds itself 
 
 from __future__ import annotations
 
-from rivet_workflows.codec.decode import loads, roundtrip
+from rivet_workflows.codec.decode import loads, roundtrip, roundtrip_call
 from rivet_workflows.codec.encode import dumps, fingerprint
 from rivet_workflows.codec.extras import register_extras
 from rivet_workflows.codec.names import configure, current_name, register, stable_name
@@ -38,6 +38,7 @@ __all__ = [
     "plain_text",
     "register",
     "roundtrip",
+    "roundtrip_call",
     "stable_name",
     "to_plain",
 ]

@@ -8,7 +8,7 @@ what the standard library costs. Only text this codec wrote belongs here: what c
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from rivet_workflows import jsontext
@@ -49,6 +49,23 @@ def roundtrip(value: object, *, what: str = "value") -> tuple[object, str]:
     """
     text = dumps(value, what=what)
     return (value if type(value) in SCALAR_TREES else loads(text)), text
+
+
+def roundtrip_call(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], *, what: str
+) -> tuple[tuple[Any, ...], dict[str, Any], str]:
+    """`roundtrip` for the arguments of a call. The text is that of `[[*args], {**kwargs}]`."""
+    if not kwargs:
+        texts: list[str] = []
+        for value in args:
+            if type(value) not in SCALAR_TREES:
+                break
+            texts.append(dumps(value, what=what))
+        else:
+            return args, {}, f"[[{','.join(texts)}],{{}}]"
+    found: Any
+    found, text = roundtrip([list(args), dict(kwargs)], what=what)
+    return tuple(found[0]), found[1], text
 
 
 def _custom(tag: Tag) -> object:

@@ -28,6 +28,8 @@ Encoder = Callable[[Any, int], object]
 MARK: Final = '"$":'
 
 _SCALARS: Final = frozenset({str, int, float, bool, type(None)})
+#: Integers below it have few digits: Python refuses to write very many.
+_SMALL: Final = 10**18
 _CONSTANTS: Final = {None: "null", True: "true", False: "false"}
 
 
@@ -73,6 +75,8 @@ def _dumps_plain(value: Any) -> str | None:
             return None
     elif cls is str:
         text = encode_basestring_ascii(value)
+    elif cls is int and -_SMALL < value < _SMALL:
+        return int.__repr__(value)
     else:
         return _CONSTANTS[value] if cls is bool or value is None else None
     if "\\ud" in text and jsontext.decode(text) != value:  # Two lone surrogates read back as one character.

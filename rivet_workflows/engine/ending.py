@@ -78,7 +78,8 @@ class Ending:
         if starting:
             # Nothing but the code made this turn: the position stays to the letter what it was.
             machine.keep_stored()
-            machine.turn = Turn(notes=turn.notes)
+            machine.turn = Turn()
+            machine.turn.notes.extend(turn.notes)
         else:
             turn.rows = [row for row in turn.rows if row.kind not in _ANSWERS]
         self.set_aside(reason, error)

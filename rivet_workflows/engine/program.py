@@ -23,6 +23,10 @@ class Codec(Protocol):
 
     def roundtrip(self, value: Any, *, what: str = ...) -> tuple[Any, str]: ...
 
+    def roundtrip_call(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, what: str
+    ) -> tuple[tuple[Any, ...], dict[str, Any], str]: ...
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:

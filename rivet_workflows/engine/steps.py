@@ -60,11 +60,10 @@ class StepCall(Call):
         codec = scope.machine.codec
         if args or kwargs:
             # The function gets what a replay would give it: decoded copies, not the caller's own objects.
-            (copied, named), text = codec.roundtrip(
-                [list(args), dict(kwargs)], what=f"arguments of step {name!r}"
+            self.args, self.kwargs, self.input = codec.roundtrip_call(
+                args, kwargs, what=f"arguments of step {name!r}"
             )
-            self.args, self.kwargs, self.input = tuple(copied), named, text
-            self.hash: str | None = codec.fingerprint(text)
+            self.hash: str | None = codec.fingerprint(self.input)
         else:
             self.args, self.kwargs, self.input, self.hash = (), {}, "", None
         self.handler = (

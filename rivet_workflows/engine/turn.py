@@ -7,7 +7,7 @@ commit, writes them together, and only then calls the functions in ``starts`` (D
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..exceptions import ErrorInfo
@@ -99,32 +99,67 @@ class SetAside:
     error: ErrorInfo
 
 
-@dataclass(slots=True)
 class Turn:
-    """The orders of one happening."""
+    """The orders of one happening. Lists that few turns have are made when they are first looked at."""
 
-    #: Entries that are finished, to be inserted into the history.
-    rows: list[Entry] = field(default_factory=list)
-    prunes: list[Prune] = field(default_factory=list)
-    takes: list[int] = field(default_factory=list)
-    holds: list[tuple[int, int]] = field(default_factory=list)
-    unholds: list[int] = field(default_factory=list)
-    completes: list[tuple[int, str]] = field(default_factory=list)
-    unanswered: list[int] = field(default_factory=list)
-    sends: list[SelfSend] = field(default_factory=list)
-    starts: list[StepOrder] = field(default_factory=list)
-    children: list[ChildOrder] = field(default_factory=list)
+    __slots__ = (
+        "cancels",
+        "children",
+        "completes",
+        "dirty",
+        "failures",
+        "holds",
+        "more",
+        "must_commit",
+        "notes",
+        "outcome",
+        "prunes",
+        "rollback_scan",
+        "rolled_back",
+        "rows",
+        "sends",
+        "set_aside",
+        "starts",
+        "takes",
+        "unanswered",
+        "unholds",
+    )
+
+    prunes: list[Prune]
+    takes: list[int]
+    holds: list[tuple[int, int]]
+    unholds: list[int]
+    completes: list[tuple[int, str]]
+    unanswered: list[int]
+    sends: list[SelfSend]
+    children: list[ChildOrder]
     #: Entries whose running function is not wanted any more.
-    cancels: list[int] = field(default_factory=list)
-    rolled_back: list[tuple[int, int]] = field(default_factory=list)
-    failures: list[Failure] = field(default_factory=list)
+    cancels: list[int]
+    rolled_back: list[tuple[int, int]]
+    failures: list[Failure]
     #: Log lines for the worker, with the actor's name added.
-    notes: list[str] = field(default_factory=list)
-    #: Open checkpoints ``(seq, scope)`` whose completed steps must be compensated; answer with ``rollback_rows``.
-    rollback_scan: list[tuple[int, str]] | None = None
-    outcome: Outcome | None = None
-    set_aside: SetAside | None = None
-    #: The position changed; it goes out with the next commit.
-    dirty: bool = False
-    #: It must be committed now.
-    must_commit: bool = False
+    notes: list[str]
+
+    def __init__(self) -> None:
+        #: Entries that are finished, to be inserted into the history.
+        self.rows: list[Entry] = []
+        self.starts: list[StepOrder] = []
+        #: Open checkpoints ``(seq, scope)`` whose completed steps must be compensated; answer with ``rollback_rows``.
+        self.rollback_scan: list[tuple[int, str]] | None = None
+        self.outcome: Outcome | None = None
+        self.set_aside: SetAside | None = None
+        #: The position changed; it goes out with the next commit.
+        self.dirty = False
+        #: It must be committed now.
+        self.must_commit = False
+        #: There is something beside rows, starts, and an end.
+        self.more = False
+
+    def __getattr__(self, name: str) -> Any:
+        """A list that nobody has looked at yet."""
+        if name not in Turn.__slots__:
+            raise AttributeError(name)
+        self.more = True
+        made: list[Any] = []
+        setattr(self, name, made)
+        return made

@@ -33,7 +33,14 @@ class Store(
     """What callers hold. The verbs below differ by database; their meaning does not."""
 
     @abstractmethod
-    def claim(self, worker_id: int, types: dict[str, str], limit: int) -> tuple[list[Claimed], bool]: ...
+    def claim(
+        self,
+        worker_id: int,
+        types: dict[str, str],
+        limit: int,
+        *,
+        meanwhile: Callable[[int], None] | None = None,
+    ) -> tuple[list[Claimed], bool]: ...
 
     @abstractmethod
     def take_over(
@@ -56,7 +63,9 @@ class Store(
     def resolve(self, items: Sequence[CommitItem]) -> list[CommitResult]: ...
 
     @abstractmethod
-    def look(self, looks: Sequence[Look]) -> list[Looked]: ...
+    def look(
+        self, looks: Sequence[Look], *, meanwhile: Callable[[int], None] | None = None
+    ) -> list[Looked]: ...
 
     @abstractmethod
     def release(self, releases: Sequence[Release]) -> list[CommitResult]: ...

@@ -14,10 +14,11 @@ import asyncio
 import contextvars
 import inspect
 import logging
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import Executor
 from contextlib import suppress
 from typing import Any
@@ -169,7 +170,9 @@ class StepLoop:
         self._lanes: list[_Lane] = []
         #: Reports of this turn of the loop.
         self._ended: deque[tuple[Attempt, StepReport]] = deque()
-        self._stopping = False
+        #: They will be told of in the next turn at the latest.
+        self._tells = False
+        self._stopping = self._filling = False
         self._thread: threading.Thread | None = None
 
     # -- from any thread
@@ -209,15 +212,17 @@ class StepLoop:
         return [run.attempt for run in runs if run.deadline is not None and run.deadline.due <= now]
 
     def give_up_waiting(self) -> list[tuple[Attempt, Awaitable[Any] | None]]:
-        """What has not begun. For a loop that hangs: it cannot be in the middle of beginning one."""
+        """What has not begun. For a loop that hangs."""
         given = []
-        while self._waiting:
-            run = self._waiting.popleft()
-            given.append((run.attempt, run.awaitable))
+        with suppress(IndexError):
+            while True:
+                run = self._waiting.popleft()
+                given.append((run.attempt, run.awaitable))
         return given
 
     def tell(self) -> None:
         """Tell of what has ended, from any thread. The loop does it by itself, where it does not hang."""
+        self._tells = False
         ended = []
         with suppress(IndexError):
             while self._ended:
@@ -251,22 +256,32 @@ class StepLoop:
     def _enter(self, runs: list[_Run]) -> None:
         self._waiting.extend(runs)
         self._fill()
+        self.tell()
 
     def _fill(self) -> None:
-        while self._waiting and len(self._active) < self._concurrency and not self._stopping:
-            run = self._waiting.popleft()
-            if run.attempt.settled:
-                run.drop()
-                continue
-            self._active[run.attempt] = run
-            self._begin(run)
+        if self._filling:
+            return  # a step that has just begun is at its end already: whoever began it goes on
+        self._filling = True
+        try:
+            while self._waiting and len(self._active) < self._concurrency and not self._stopping:
+                try:
+                    run = self._waiting.popleft()
+                except IndexError:  # given to another loop, as this one hung
+                    return
+                if run.attempt.settled:
+                    run.drop()
+                    continue
+                self._active[run.attempt] = run
+                self._begin(run)
+        finally:
+            self._filling = False
 
     def _begin(self, run: _Run) -> None:
         run.lane = lane = self._lanes.pop() if self._lanes else _Lane(self._outages)
         lane.before()
         if run.attempt.timeout is not None:
             self._deadlines.add(run, run.attempt.timeout)
-        run.task = self._loop.create_task(self._run(run), context=lane.variables())
+        run.task = _start(self._run(run), self._loop, lane.variables())
 
     async def _run(self, run: _Run) -> None:
         crashpoint("before-body")
@@ -278,9 +293,10 @@ class StepLoop:
             self._lanes.append(run.lane)
             self._ended.append((run.attempt, report))
             self._leave(run)
-            if not self._active:
+            if not self._active and not self._filling:
                 self.tell()
-            elif len(self._ended) == 1:
+            elif not self._tells:
+                self._tells = True
                 self._loop.call_soon(self.tell)
 
     def _time_out(self, run: _Run) -> None:
@@ -314,6 +330,17 @@ class StepLoop:
         self._take_back(list(self._active))
         # Two turns: one for the cancellations to be thrown, one for what they let end.
         self._loop.call_soon(self._loop.call_soon, self._loop.stop)
+
+
+def _start(
+    coroutine: Coroutine[Any, Any, None],
+    loop: asyncio.AbstractEventLoop,
+    variables: contextvars.Context,
+) -> asyncio.Task[None]:
+    """The coroutine as a task. From Python 3.12 on it runs at once, up to where it first waits: to its end, mostly."""
+    if sys.version_info >= (3, 12):
+        return asyncio.Task(coroutine, loop=loop, context=variables, eager_start=True)
+    return loop.create_task(coroutine, context=variables)
 
 
 def _log_problem(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -500,16 +500,17 @@ class Core:
             turn = Turn()
             self._broken(holding, exc)
             return
-        for note in turn.notes:
-            logger.info("%s %s: %s", holding.claimed.name, holding.claimed.key, note)
+        if turn.more:
+            for note in turn.notes:
+                logger.info("%s %s: %s", holding.claimed.name, holding.claimed.key, note)
+            for seq in turn.cancels:
+                for key in [key for key in holding.active if key[0] == seq]:
+                    self.ordered.cancels.append(holding.active.pop(key))
         if known:
             turn.starts = [order for order in turn.starts if (order.seq, order.attempt) not in known]
-        for seq in turn.cancels:
-            for key in [key for key in holding.active if key[0] == seq]:
-                self.ordered.cancels.append(holding.active.pop(key))
         if holding.children:
             holding.children.only(machine.calls)
-        if turn.dirty or turn.must_commit or turn.takes:
+        if turn.dirty or turn.must_commit or (turn.more and turn.takes):
             pending = holding.next_item()
             pending.add(turn, holding)
         if turn.starts and not self.stopping:

@@ -40,28 +40,10 @@ class Pending:
     def add(self, turn: Turn, holding: Holding) -> None:
         """The orders of one more turn."""
         item = self.item
-        if turn.prunes:
-            for prune in turn.prunes:
-                # One statement cannot delete what it inserts: rows that never get there are left out.
-                item.rows = [row for row in item.rows if not prune.covers(row)]
-            item.prunes += turn.prunes
+        if turn.more:
+            self._add_more(turn)
         item.rows += turn.rows
-        item.takes += turn.takes
-        item.holds += turn.holds
-        item.unholds += turn.unholds
-        item.completes += turn.completes
-        item.unanswered += turn.unanswered
-        item.rolled_back += turn.rolled_back
-        if turn.sends:
-            item.sends += [Outgoing(item.actor_id, send.queue, send.body) for send in turn.sends]
-        self._untangle()
-        self.failures += turn.failures
-        if turn.cancels:
-            cancelled = set(turn.cancels)
-            self.starts = [order for order in self.starts if order.seq not in cancelled]
-            self.children = [order for order in self.children if order.seq not in cancelled]
         self.starts += [order for order in turn.starts if order.durable]
-        self.children += turn.children
         if turn.outcome is not None:
             outcome = turn.outcome
             item.finish = Finish(outcome.lifecycle, outcome.at, outcome.output, outcome.error)
@@ -71,6 +53,27 @@ class Pending:
             item.block_error = json.dumps({"error": turn.set_aside.error.to_dict()})
             self.starts.clear()
         self.must = self.must or turn.must_commit
+
+    def _add_more(self, turn: Turn) -> None:
+        item = self.item
+        for prune in turn.prunes:
+            # One statement cannot delete what it inserts: rows that never get there are left out.
+            item.rows = [row for row in item.rows if not prune.covers(row)]
+        item.prunes += turn.prunes
+        item.takes += turn.takes
+        item.holds += turn.holds
+        item.unholds += turn.unholds
+        item.completes += turn.completes
+        item.unanswered += turn.unanswered
+        item.rolled_back += turn.rolled_back
+        item.sends += [Outgoing(item.actor_id, send.queue, send.body) for send in turn.sends]
+        self._untangle()
+        self.failures += turn.failures
+        if turn.cancels:
+            cancelled = set(turn.cancels)
+            self.starts = [order for order in self.starts if order.seq not in cancelled]
+            self.children = [order for order in self.children if order.seq not in cancelled]
+        self.children += turn.children
 
     def _untangle(self) -> None:
         """A message that was held and let go, or held and completed, within one commit."""

@@ -42,8 +42,12 @@ def test_the_defaults_are_these() -> None:
 
 def test_a_turn_orders_nothing_by_itself() -> None:
     turn = Turn()
-    assert all(not getattr(turn, name) for name in Turn.__dataclass_fields__)
+    assert all(not getattr(turn, name) for name in ("rows", "starts", "dirty", "must_commit", "more"))
+    assert all(getattr(turn, name) == [] for name in Turn.__annotations__)
+    assert turn.more
     assert (turn.rollback_scan, turn.outcome, turn.set_aside) == (None, None, None)
+    with pytest.raises(AttributeError):
+        turn.lists
     order = StepOrder(1, 1, "s", echo, (), {}, StepOptions())
     assert (order.durable, order.is_rollback, order.remaining_retries) == (True, False, 0)
     failure = Failure("workflow", ErrorInfo("E", "e"))

@@ -49,21 +49,33 @@ class FaultyStore:
         verb = getattr(self._store, name)
         if not callable(verb) or name in ("clock", "atomic"):
             return verb
-        return lambda *args, **kwargs: self._guard(name, verb, OperationalError, BREAK, args, kwargs)
 
-    def commit_group(self, items: Any, *, wait: bool = False, meanwhile: Any = None) -> Any:
+        def called(*args: Any, meanwhile: Any = None, **kwargs: Any) -> Any:
+            done = self._beside(verb, meanwhile)
+            return self._guard(name, done, OperationalError, BREAK, args, kwargs)
+
+        return called
+
+    def _beside(self, verb: Callable[..., Any], meanwhile: Any) -> Callable[..., Any]:
+        """``verb``, with what else is done while the database is at it, before or after what it does is there."""
+        if meanwhile is None:
+            return verb
         rng = self._chance()
-        # What else is done while the database is at it comes before or after the commit is there.
         early, late = (1, 0) if rng is None else (rng.randrange(4), rng.randrange(3))
 
+        def both(*args: Any, **kwargs: Any) -> Any:
+            for _ in range(early):
+                meanwhile(NO_SOCKET)
+            result = verb(*args, **kwargs)
+            for _ in range(late):
+                meanwhile(NO_SOCKET)
+            return result
+
+        return both
+
+    def commit_group(self, items: Any, *, wait: bool = False, meanwhile: Any = None) -> Any:
         def verb() -> Any:
-            if meanwhile is not None:
-                for _ in range(early):
-                    meanwhile(NO_SOCKET)
             results = self._store.commit_group(items, wait=wait)
-            if meanwhile is not None:
-                for _ in range(late):
-                    meanwhile(NO_SOCKET)
             for item, result in zip(items, results, strict=True):
                 if result.outcome is Commit.OK:
                     self._committed(item)
@@ -75,7 +87,8 @@ class FaultyStore:
                     )
             return results
 
-        return self._guard("commit_group", verb, UnknownOutcome, COMMIT_BREAK, (), {})
+        done = self._beside(verb, meanwhile)
+        return self._guard("commit_group", done, UnknownOutcome, COMMIT_BREAK, (), {})
 
     def _guard(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -42,7 +42,14 @@ _DUE_OF_HELD = (
 class PortableClaims(PortableBase):
     """The verbs ``claim``, ``take_over``, ``load``, ``release`` and ``due_wakes_of_held``."""
 
-    def claim(self, worker_id: int, types: dict[str, str], limit: int) -> tuple[list[Claimed], bool]:
+    def claim(
+        self,
+        worker_id: int,
+        types: dict[str, str],
+        limit: int,
+        *,
+        meanwhile: Callable[[int], None] | None = None,
+    ) -> tuple[list[Claimed], bool]:
         """Take up to ``limit`` due and free actors; whether to go on. See the PostgreSQL form."""
         crashpoint("before-claim")
         codes = {type_id(name): code for name, code in types.items()}

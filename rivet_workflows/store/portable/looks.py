@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from rivet_workflows.crashpoints import crashpoint
@@ -19,7 +19,7 @@ _READ = (
 class PortableLooks(PortableBase):
     """The verb ``look``."""
 
-    def look(self, looks: Sequence[Look]) -> list[Looked]:
+    def look(self, looks: Sequence[Look], *, meanwhile: Callable[[int], None] | None = None) -> list[Looked]:
         """What the queues hold for these actors, and their due wakes deleted.
 
         The wakes go first: a message that is committed between the two leaves its wake, and is read as well.

@@ -18,7 +18,7 @@ from rivet_workflows.crashpoints import crashpoint
 from rivet_workflows.records import Claimed, Commit, CommitResult, Lifecycle, Release, TimerKind
 from rivet_workflows.store import literals as lit
 from rivet_workflows.store.errors import Trouble, classify
-from rivet_workflows.store.postgres.base import UNHURRIED, PostgresBase
+from rivet_workflows.store.postgres.base import UNHURRIED, Meanwhile, PostgresBase
 from rivet_workflows.store.rows import ENTRY_COLUMNS, claimed_from_rows, type_id
 
 #: Histories are read again at once when a strict isolation level refuses, this often.
@@ -119,12 +119,15 @@ EPOCHS = (
 class PostgresClaims(PostgresBase):
     """The verbs ``claim``, ``take_over``, ``load``, ``release`` and ``due_wakes_of_held``."""
 
-    def claim(self, worker_id: int, types: dict[str, str], limit: int) -> tuple[list[Claimed], bool]:
+    def claim(
+        self, worker_id: int, types: dict[str, str], limit: int, *, meanwhile: Meanwhile | None = None
+    ) -> tuple[list[Claimed], bool]:
         """Take up to ``limit`` actors of ``types`` (name to the hash of this worker's code) that are due and
         free.
 
         The second value says to go on: the wakes met filled the limit and some of them went away. The worker
-        looks at the messages of each claimed actor, as the wakes that announced them are deleted here.
+        looks at the messages of each claimed actor, as the wakes that announced them are deleted here. ``meanwhile``
+        may have this thread while the server is at it.
         """
         crashpoint("before-claim")
         codes = {type_id(name): code for name, code in types.items()}
@@ -143,6 +146,7 @@ class PostgresClaims(PostgresBase):
                     worker_id,
                     self.format,
                 ],
+                meanwhile,
             )
         crashpoint("after-claim")
         if not found:

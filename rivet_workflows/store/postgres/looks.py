@@ -11,7 +11,7 @@ from rivet_workflows.crashpoints import crashpoint
 from rivet_workflows.records import Look, Looked
 from rivet_workflows.store import literals as lit
 from rivet_workflows.store.merging import QueueRead, merge
-from rivet_workflows.store.postgres.base import UNHURRIED, PostgresBase
+from rivet_workflows.store.postgres.base import UNHURRIED, Meanwhile, PostgresBase
 
 _READ = (
     "CROSS JOIN LATERAL (SELECT m.id, m.queue, m.body, m.sent_at, m.wants_reply FROM rivet_message m"
@@ -54,7 +54,7 @@ def statement(now: str, named: bool, unnamed: bool) -> str:
 class PostgresLooks(PostgresBase):
     """The verb ``look``."""
 
-    def look(self, looks: Sequence[Look]) -> list[Looked]:
+    def look(self, looks: Sequence[Look], *, meanwhile: Meanwhile | None = None) -> list[Looked]:
         """What the queues hold for these actors, and their due wakes deleted, in one snapshot."""
         if not looks:
             return []
@@ -80,7 +80,7 @@ class PostgresLooks(PostgresBase):
                 lit.int_array([look.limit for _, look in unnamed]),
             ]
         with self.guarded():
-            rows = self.fast(statement(self.clock.sql, bool(named), bool(unnamed)), values)
+            rows = self.fast(statement(self.clock.sql, bool(named), bool(unnamed)), values, meanwhile)
         crashpoint("after-look")
         at = 0
         reads: list[QueueRead] = [{} for _ in looks]
