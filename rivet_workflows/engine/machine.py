@@ -34,7 +34,43 @@ from .turn import SelfSend, StepResult, Turn
 
 
 class Machine:
-    """Holds one actor's coroutines and position. Every happening is a method that returns a :class:`Turn`."""
+    """Holds one actor's coroutines and position. Every happening is a method that returns a :class:`Turn`.
+
+    Workers keep thousands of these that wait: it has slots, and no container costs much while it is empty.
+    """
+
+    __slots__ = (
+        "_input",
+        "_recorded",
+        "_restore",
+        "_stored",
+        "actor_id",
+        "calls",
+        "checkpoints",
+        "codec",
+        "created_at",
+        "ending",
+        "held",
+        "key",
+        "limits",
+        "log",
+        "mailbox",
+        "next_seq",
+        "now",
+        "open",
+        "over",
+        "program",
+        "program_name",
+        "recorded",
+        "replaying",
+        "rollback",
+        "root",
+        "running",
+        "stopped",
+        "tasks",
+        "timers",
+        "turn",
+    )
 
     def __init__(self, program: Program, claimed: Claimed, codec: Codec, limits: Limits) -> None:
         self.program = program

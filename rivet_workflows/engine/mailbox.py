@@ -23,6 +23,9 @@ LOOK_LIMIT = 20
 NEVER = -1
 
 
+_NOTHING: frozenset[int] = frozenset()
+
+
 @dataclass(slots=True)
 class Seen:
     """The answer to one look, without what was taken since."""
@@ -54,7 +57,7 @@ class Mailbox:
         self.held = held
         self._seen: list[Seen] = []
         #: Taken or held by a turn that may not be committed yet: a look still shows them.
-        self._gone: set[int] = set()
+        self._gone: frozenset[int] = _NOTHING
         #: Of sleeps and waits: those that have come, and were not told yet.
         self._deadlines = Timers()
         self._asked = self._rung = False
@@ -161,9 +164,9 @@ class Mailbox:
     def give_back(self, message: int) -> None:
         """A held message is visible again, at its old place."""
         del self.held[message]
-        self._gone.discard(message)
+        self._gone -= {message}
         self._seen.clear()
 
     def committed(self, message_ids: Iterable[int]) -> None:
         """These are taken, or hidden, for good: a look does not show them any more."""
-        self._gone.difference_update(message_ids)
+        self._gone = self._gone.difference(message_ids) or _NOTHING

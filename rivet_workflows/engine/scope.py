@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from .machine import Machine
     from .tasks import Task
 
+#: An empty set takes 216 bytes; each scope has two that mostly stay empty.
+_NONE: frozenset[Any] = frozenset()
 _UNIQUE = (Kind.VERSION_CHECK, Kind.ROLLBACK_CHECKPOINT)
 #: Kinds that may be new although recorded entries were not met: they exist to bridge changed code (D-03).
 _BRIDGES = (Kind.VERSION_CHECK, Kind.REMOVED)
@@ -82,9 +84,9 @@ class Scope:
         self.counts: dict[str, int] = {}
         self.recorded: dict[tuple[str, int], Found] = machine.recorded.pop(path, {})
         #: ``(name, occurrence)`` declared removed here; occurrence 0 is all of them.
-        self.removed: set[tuple[str, int]] = set()
+        self.removed: frozenset[tuple[str, int]] = _NONE
         #: Names whose first call was met with other arguments than recorded.
-        self.odd: set[str] = set()
+        self.odd: frozenset[str] = _NONE
         self.busy: Call | Done | None = None
         self.loop: NativeLoop | None = None
         self.checkpoint: bool = parent.checkpoint if parent else False
@@ -289,7 +291,7 @@ class Scope:
             self._give_up(entry, rec)
         if not found and self.counts.get(plain, 0) < max(number, 1):
             self._place_removed(self._new(Kind.REMOVED, plain, number or 1), kind)
-        self.removed.add((plain, number))
+        self.removed |= {(plain, number)}
 
     def _give_up(self, entry: Entry, rec: dict[str, Any] | None) -> None:
         """A recorded entry was removed from the code: what is open of it ends here."""

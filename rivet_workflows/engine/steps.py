@@ -101,7 +101,7 @@ class StepCall(Call):
         repeated = entry.occurrence > 1 or (entry.name, 2) in self.scope.recorded
         where = self.scope.at(entry.name, entry.occurrence)
         if not repeated:
-            self.scope.odd.add(entry.name)
+            self.scope.odd |= {entry.name}
         text = (
             f"{where} was recorded with {entry.input or 'other arguments'} and is met with {self.input[:500]}"
         )

@@ -8,7 +8,6 @@ frontier it is what has just happened. Both take the same path, so a parked and 
 from __future__ import annotations
 
 import heapq
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -67,11 +66,11 @@ class Tasks:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._all: dict[Task, None] = {}
-        self._ready: deque[tuple[Task, Call | Done | None, bool, Any]] = deque()
+        self._ready: list[tuple[Task, Call | Done | None, bool, Any]] = []
         #: Calls that wait for their recorded result, by ``done_seq``.
         self._replay: list[tuple[int, Call]] = []
         #: Calls whose result has just come, in order of arrival.
-        self.live: deque[Call] = deque()
+        self.live: list[Call] = []
         self.current: Task | None = None
         #: The turn grew too long; it goes on with the next.
         self.paused = False
@@ -103,7 +102,7 @@ class Tasks:
         self.paused = False
         while not machine.stopped:
             if self._ready:
-                task, call, ok, value = self._ready.popleft()
+                task, call, ok, value = self._ready.pop(0)
                 if not task.stopped and task.waiting is call:
                     self._advance(task, call, ok, value)
                 # A pause is only between calls that never wait: everything that has come is in the turn.
@@ -126,7 +125,7 @@ class Tasks:
             call = heapq.heappop(self._replay)[1]
             return call, call.replay()
         while self.live:
-            call = self.live.popleft()
+            call = self.live.pop(0)
             if not call.scope.task.stopped:
                 return call, call.finish()
         if self._machine.turn_is_long():

@@ -167,7 +167,7 @@ class ReplayCore(Core):
 def _share_mail(parked: Mailbox, fresh: Mailbox) -> None:
     """What the parked machine has seen in its queues and not taken yet; a replayed one would have to look again."""
     fresh._seen = [replace(seen, messages=list(seen.messages)) for seen in parked._seen]
-    fresh._gone = set(parked._gone)
+    fresh._gone = parked._gone
     fresh._asked, fresh._rung = parked._asked, parked._rung
 
 

@@ -4,7 +4,6 @@ Sans-IO; part of the core.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 
 from rivet_workflows.records import WorkerCall
@@ -20,8 +19,8 @@ class Callers:
         #: They are asked for just now.
         self.looking = False
         self.running: int | None = None
-        self._waiting: deque[WorkerCall] = deque()
-        self._known: set[int] = set()
+        self._waiting: list[WorkerCall] = []
+        self._known: dict[int, None] = {}
 
     def __bool__(self) -> bool:
         return self.looking or self.running is not None or bool(self._waiting)
@@ -30,27 +29,28 @@ class Callers:
         """Calls that were found; those known already are left out."""
         for call in calls:
             if call.id not in self._known:
-                self._known.add(call.id)
+                self._known[call.id] = None
                 self._waiting.append(call)
 
     def next(self) -> WorkerCall | None:
         """The call to run now, if none runs."""
         if self.running is not None or not self._waiting:
             return None
-        call = self._waiting.popleft()
+        call = self._waiting.pop(0)
         self.running = call.id
         return call
 
     def done(self, call_id: int) -> bool:
         """It has ended. True: all that were known have, and there may be more."""
-        self._known.discard(call_id)
+        self._known.pop(call_id, None)
         if self.running == call_id:
             self.running = None
         return not self._known
 
     def forget(self, *, running: bool = False) -> None:
         """What waits is left to others; with ``running``, what runs too: nobody waits for its end any more."""
-        self._known -= {call.id for call in self._waiting}
+        for call in self._waiting:
+            self._known.pop(call.id, None)
         self._waiting.clear()
         if running:
             self.running = None

@@ -82,7 +82,7 @@ class Changes:
             if holding.is_active(token):
                 self.run_again(holding, token)
         while holding.deferred and not holding.change_in_way and holding.favoured is None:
-            token, report = holding.deferred.popleft()
+            token, report = holding.deferred.pop(0)
             if not holding.is_active(token):
                 continue
             assert report.effects is not None

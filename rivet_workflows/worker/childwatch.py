@@ -18,7 +18,7 @@ class ChildWatch:
 
     def __init__(self) -> None:
         #: Orders that are being carried out.
-        self._beginning: set[int] = set()
+        self._beginning: dict[int, None] = {}
         #: Children that are there and whose end wakes the parent.
         self._begun: dict[int, UUID] = {}
         #: A wake was taken away while children were being begun: it may have told the end of one of these.
@@ -45,7 +45,7 @@ class ChildWatch:
 
     def begin(self, seq: int) -> None:
         """Its order goes out."""
-        self._beginning.add(seq)
+        self._beginning[seq] = None
 
     def knows(self, seq: int) -> bool:
         """Is this one still waited for?"""
@@ -53,14 +53,14 @@ class ChildWatch:
 
     def begun(self, seq: int, child_id: UUID) -> list[UUID]:
         """It is there, and its end will leave a wake. Returns the children whose ends to read now."""
-        self._beginning.discard(seq)
+        self._beginning.pop(seq, None)
         self._begun[seq] = child_id
         unread, self._unread = self._unread, self._unread and bool(self._beginning)
         return [child_id] if unread else []
 
     def ended(self, seq: int) -> None:
         """Its end is known."""
-        self._beginning.discard(seq)
+        self._beginning.pop(seq, None)
         self._begun.pop(seq, None)
         self._unread = self._unread and bool(self._beginning)
 

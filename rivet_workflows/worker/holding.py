@@ -9,7 +9,6 @@ once more.
 from __future__ import annotations
 
 import json
-from collections import deque
 from dataclasses import dataclass, field
 
 from rivet_workflows.engine import Machine, Turn
@@ -181,7 +180,7 @@ class Holding:
         self.children = ChildWatch()
         self.callers = Callers(claimed.guest or machine.program.serves)
         #: Reports that wait until the state change before them is committed.
-        self.deferred: deque[tuple[StepToken, StepReport]] = deque()
+        self.deferred: list[tuple[StepToken, StepReport]] = []
         #: A change that is being merged, with the report it belongs to; None in the report: it is in ``sent``.
         self.change_waits: tuple[StepToken, StepReport] | None = None
         #: Reports to be told again once the machine has been made anew.
