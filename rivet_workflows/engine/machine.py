@@ -98,7 +98,7 @@ class Machine:
         self.tasks = Tasks(self)
         #: Open calls that wait for something outside, by ``seq``, and the steps among them that run.
         self.calls: dict[int, Any] = {}
-        self.running: set[int] = set()
+        self.running: dict[int, None] = {}
         #: Open checkpoints, ``(seq, scope)`` (D-14).
         self.checkpoints: list[tuple[int, str]] = []
         #: Nothing new has been met yet.
@@ -347,7 +347,7 @@ class Machine:
     def _abandon(self, seq: int) -> None:
         self._forget(seq)
         if seq in self.running:
-            self.running.discard(seq)
+            del self.running[seq]
             self.turn.cancels.append(seq)
         for message in [m for m, (holder, _) in self.held.items() if holder == seq]:
             self._give_back(message)

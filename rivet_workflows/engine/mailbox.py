@@ -30,8 +30,8 @@ _NOTHING: frozenset[int] = frozenset()
 class Seen:
     """The answer to one look, without what was taken since."""
 
-    #: None: any queue.
-    names: frozenset[str] | None
+    #: Sorted; None: any queue.
+    names: tuple[str, ...] | None
     messages: list[MessageRow]
     #: There were no more than these.
     complete: bool
@@ -40,10 +40,12 @@ class Seen:
     fresh: bool
 
     def answers(self, wait: QueueCall) -> bool:
-        return self.names is None or (wait.names is not None and self.names.issuperset(wait.names))
+        return self.names is None or (
+            wait.names is not None and all(name in self.names for name in wait.names)
+        )
 
     def exactly(self, wait: QueueCall) -> bool:
-        return self.names == (None if wait.names is None else frozenset(wait.names))
+        return self.names == (None if wait.names is None else tuple(sorted(wait.names)))
 
 
 class Mailbox:
@@ -66,7 +68,7 @@ class Mailbox:
 
     def show(self, found: Iterable[MessageRow], names: Iterable[str] | None, complete: bool, at: int) -> None:
         """A look has shown ``found``, in order of arrival."""
-        wanted = None if names is None else frozenset(names)
+        wanted = None if names is None else tuple(sorted(names))
         self._seen = [seen for seen in self._seen if seen.fresh and seen.names != wanted]
         fresh = not self._rung
         self._asked = self._rung = False

@@ -92,7 +92,7 @@ class Rollback:
             )
             return
         output = None if entry.output is None else machine.codec.loads(entry.output)
-        machine.running.add(entry.seq)
+        machine.running[entry.seq] = None
         machine.turn.starts.append(
             StepOrder(
                 seq=entry.seq,
@@ -117,7 +117,7 @@ class Rollback:
         ):
             turn.notes.append(f"late result of rollback handler of entry {seq} dropped")
             return
-        machine.running.discard(seq)
+        machine.running.pop(seq, None)
         turn.dirty = turn.must_commit = True
         if result.ok:
             turn.rolled_back.append((seq, machine.now))

@@ -131,7 +131,7 @@ class StepCall(Call):
     def _order(self, attempt: int) -> None:
         machine = self.scope.machine
         machine.calls[self.entry.seq] = self
-        machine.running.add(self.entry.seq)
+        machine.running[self.entry.seq] = None
         machine.turn.dirty = True
         machine.turn.must_commit |= not self.options.ephemeral
         machine.turn.starts.append(
@@ -162,7 +162,7 @@ class StepCall(Call):
         """An attempt has ended; decides between success, another attempt and failure."""
         machine, rec, entry = self.scope.machine, self.rec, self.entry
         assert rec is not None
-        machine.running.discard(entry.seq)
+        machine.running.pop(entry.seq, None)
         machine.turn.dirty = True
         attempt = rec["a"]
         if result.ok:

@@ -3,6 +3,7 @@ history row becomes an ``Entry``."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -188,7 +189,8 @@ def claimed_from_rows(run: Sequence[Any], cold: Sequence[Any], history: Iterable
     and its history. What cannot be read marks it ``unreadable`` and harms no other."""
     actor_id, epoch, commit_no, next_seq, inflight = run
     name, key, text, created_at = cold
-    claimed = Claimed(actor_id, name, key, text, created_at, epoch, commit_no, next_seq, inflight)
+    # One name for all actors of a type, however many are held.
+    claimed = Claimed(actor_id, sys.intern(name), key, text, created_at, epoch, commit_no, next_seq, inflight)
     try:
         claimed.entries = [entry_from_row(row) for row in history]
     except ValueError as error:

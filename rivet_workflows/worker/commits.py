@@ -213,7 +213,7 @@ class Commits:
         known = done | fresh.active.keys()
         self._core.feed(fresh, lambda machine: machine.start(self._core.now), known=known)
         # They are not started once more: that was the replay's view only.
-        for seq in {seq for seq, _ in known} | (fresh.machine.running if self._core.stopping else set()):
+        for seq in {seq for seq, _ in known}.union(fresh.machine.running if self._core.stopping else ()):
             rec = fresh.machine.open.get(seq)
             if rec is not None and rec.get("z", 0) > 1:
                 rec["z"] -= 1

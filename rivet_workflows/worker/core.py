@@ -227,6 +227,8 @@ class Core:
         except Exception as exc:
             self._unreadable(claimed, number, exc)
             return None
+        # The machine has what it needs of them, and gives that up as the code meets it.
+        claimed.entries = []
         return Holding(claimed, machine, program.code, number)
 
     def _unreadable(self, claimed: Claimed, number: int, exc: BaseException) -> None:
