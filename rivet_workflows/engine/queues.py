@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from .. import jsontext
 from ..exceptions import MessageNotCompleted, QueueTimeout, failure_from_record, failure_record
 from ..records import EntryStatus, Kind, MessageRow
 from .calls import Call, Done, Result, instant
@@ -102,10 +103,11 @@ class QueueCall(Call):
         if entry.error is not None:
             machine.close(self, EntryStatus.FAILED)
             return False, failure_from_record(json.loads(entry.error))
-        entry.input = json.dumps({"names": self.names, "count": self.count, "deadline": self.deadline})
+        entry.input = jsontext.encode({"names": self.names, "count": self.count, "deadline": self.deadline})
         # Bodies are encoded texts already: the whole is the encoding of a list of lists.
         parts = (
-            f"[{m.id},{json.dumps(m.queue)},{m.body},{m.sent_at},{int(self.completable)}]" for m in self.taken
+            f"[{m.id},{jsontext.encode(m.queue)},{m.body},{m.sent_at},{int(self.completable)}]"
+            for m in self.taken
         )
         entry.output = f"[{','.join(parts)}]"
         # Read before it is taken: a message that cannot be read stays in its queue.

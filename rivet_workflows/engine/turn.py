@@ -152,14 +152,14 @@ class Turn:
         self.dirty = False
         #: It must be committed now.
         self.must_commit = False
-        #: There is something beside rows, starts, and an end.
-        self.more = False
+        #: Which of the other lists have been made.
+        self.more: tuple[str, ...] = ()
 
     def __getattr__(self, name: str) -> Any:
         """A list that nobody has looked at yet."""
         if name not in Turn.__slots__:
             raise AttributeError(name)
-        self.more = True
+        self.more += (name,)
         made: list[Any] = []
         setattr(self, name, made)
         return made

@@ -502,9 +502,10 @@ class Core:
             turn = Turn()
             self._broken(holding, exc)
             return
-        if turn.more:
+        if "notes" in turn.more:
             for note in turn.notes:
                 logger.info("%s %s: %s", holding.claimed.name, holding.claimed.key, note)
+        if "cancels" in turn.more:
             for seq in turn.cancels:
                 for key in [key for key in holding.active if key[0] == seq]:
                     self.ordered.cancels.append(holding.active.pop(key))
@@ -512,7 +513,7 @@ class Core:
             turn.starts = [order for order in turn.starts if (order.seq, order.attempt) not in known]
         if holding.children:
             holding.children.only(machine.calls)
-        if turn.dirty or turn.must_commit or (turn.more and turn.takes):
+        if turn.dirty or turn.must_commit or "takes" in turn.more:
             pending = holding.next_item()
             pending.add(turn, holding)
         if turn.starts and not self.stopping:

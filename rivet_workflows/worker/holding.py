@@ -19,6 +19,9 @@ from rivet_workflows.worker.callers import Callers
 from rivet_workflows.worker.childwatch import ChildWatch
 from rivet_workflows.worker.orders import Effects, ErrorEvent, StateChange, StepReport, StepStart, StepToken
 
+#: What a turn and a commit call by the same name.
+_OF_THE_ITEM = frozenset({"prunes", "takes", "holds", "unholds", "completes", "unanswered", "rolled_back"})
+
 
 @dataclass(slots=True)
 class Pending:
@@ -54,25 +57,25 @@ class Pending:
         self.must = self.must or turn.must_commit
 
     def _add_more(self, turn: Turn) -> None:
-        item = self.item
-        for prune in turn.prunes:
-            # One statement cannot delete what it inserts: rows that never get there are left out.
-            item.rows = [row for row in item.rows if not prune.covers(row)]
-        item.prunes += turn.prunes
-        item.takes += turn.takes
-        item.holds += turn.holds
-        item.unholds += turn.unholds
-        item.completes += turn.completes
-        item.unanswered += turn.unanswered
-        item.rolled_back += turn.rolled_back
-        item.sends += [Outgoing(item.actor_id, send.queue, send.body) for send in turn.sends]
+        item, more = self.item, turn.more
+        if "prunes" in more:
+            for prune in turn.prunes:
+                # One statement cannot delete what it inserts: rows that never get there are left out.
+                item.rows = [row for row in item.rows if not prune.covers(row)]
+        for name in more:
+            if name in _OF_THE_ITEM:
+                getattr(item, name).extend(getattr(turn, name))
+        if "sends" in more:
+            item.sends += [Outgoing(item.actor_id, send.queue, send.body) for send in turn.sends]
         self._untangle()
-        self.failures += turn.failures
-        if turn.cancels:
+        if "failures" in more:
+            self.failures += turn.failures
+        if "cancels" in more:
             cancelled = set(turn.cancels)
             self.starts = [order for order in self.starts if order.seq not in cancelled]
             self.children = [order for order in self.children if order.seq not in cancelled]
-        self.children += turn.children
+        if "children" in more:
+            self.children += turn.children
 
     def _untangle(self) -> None:
         """A message that was held and let go, or held and completed, within one commit."""
