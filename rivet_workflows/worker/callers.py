@@ -55,3 +55,7 @@ class Callers:
         if running:
             self.running = None
             self._known.clear()
+
+
+#: For all actors that have no such actions: nobody asks for them, so nothing is ever added.
+NO_CALLERS = Callers(False)

@@ -15,7 +15,7 @@ from rivet_workflows.engine import Machine, Turn
 from rivet_workflows.engine.turn import ChildOrder, Failure, StepOrder
 from rivet_workflows.exceptions import ErrorInfo
 from rivet_workflows.records import Blocked, Claimed, CommitItem, Finish, Outgoing
-from rivet_workflows.worker.callers import Callers
+from rivet_workflows.worker.callers import NO_CALLERS, Callers
 from rivet_workflows.worker.childwatch import ChildWatch
 from rivet_workflows.worker.orders import Effects, ErrorEvent, StateChange, StepReport, StepStart, StepToken
 
@@ -181,7 +181,7 @@ class Holding:
         #: How many changes of the state are still looked at before anything runs ahead, as others change it too.
         self.cautious = 0
         self.children = ChildWatch()
-        self.callers = Callers(claimed.guest or machine.program.serves)
+        self.callers = Callers(True) if claimed.guest or machine.program.serves else NO_CALLERS
         #: Reports that wait until the state change before them is committed.
         self.deferred: list[tuple[StepToken, StepReport]] = []
         #: A change that is being merged, with the report it belongs to; None in the report: it is in ``sent``.
