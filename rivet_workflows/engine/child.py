@@ -68,9 +68,8 @@ class ChildCall(Call):
         """The child is over."""
         self.ok, self.output = ok, output
         if not ok:
-            info = failure_from_record(json.loads(error or "{}")).error or ErrorInfo(
-                "Exception", "no reason given"
-            )
+            reason = failure_from_record(json.loads(error or "{}"))
+            info = ErrorInfo.from_exception(reason, with_traceback=False)
             failure = ChildFailed(f"{self.what} ({self.actor} {self.key}) failed: {info}", error=info)
             self.entry.error = json.dumps(failure_record(failure))
         self.scope.machine.tasks.live.append(self)

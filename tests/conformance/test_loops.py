@@ -544,3 +544,21 @@ def test_a_hundred_levels_hold_and_what_a_history_cannot_hold_is_refused_where_i
     failed = drive(nest(200))
     assert failed.outcome.lifecycle is Lifecycle.FAILED
     assert "blocks deep, which is more than a history can hold" in str(failed.error)
+
+
+def test_a_loop_that_a_deploy_adds_at_the_end_of_a_branch_is_stored(drive: Drive) -> None:
+    async def old(ctx: Any) -> Any:
+        await ctx.join("j", a=lambda b: b.step("s", echo), z=lambda b: b.sleep("z", 5))
+        await ctx.sleep("after", 1)
+
+    async def new(ctx: Any) -> Any:
+        async def longer(b: Any) -> Any:
+            await b.step("s", echo)
+            async for _ in b.loop("l"):
+                break
+
+        await ctx.join("j", a=longer, z=lambda b: b.sleep("z", 5))
+        await ctx.sleep("after", 1)
+        return "fine"
+
+    assert drive(old).deploy(new).advance(5).crash().advance(1).output == "fine"

@@ -72,6 +72,23 @@ def test_an_ephemeral_step_may_run_before_its_start_is_stored(drive: Drive) -> N
     assert drive(run, auto=False).order("s").durable is False
 
 
+def test_what_must_be_stored_is_whatever_else_its_turn_records(drive: Drive) -> None:
+    async def run(ctx: Any) -> Any:
+        await ctx.step("paid", echo)
+        await ctx.step("cheap", echo, ephemeral=True)
+        async for it in ctx.loop("l"):
+            await it.sleep("z", 1)
+            break
+        await ctx.step("cheap", echo, ephemeral=True)
+
+    driver = drive(run, auto=False).finish("paid")
+    assert [order.name for order in driver.pending] == ["cheap"]
+    assert driver.names() == ["paid"]
+    driver.finish("cheap").advance(1)
+    assert [order.name for order in driver.pending] == ["cheap"]
+    assert driver.names() == ["paid", "cheap", "l", "z"]
+
+
 def test_r_step_01_a_functions_own_options_and_name(drive: Drive) -> None:
     named = decorated(name="charge-card", timeout=7, max_retries=1)
 
