@@ -313,7 +313,6 @@ class TryCall(Branches):
         rolled_back = isinstance(exc, RollbackError) or (
             isinstance(exc, StepFailed) and exc.kind == "rollback"
         )
-        kind = "rollback" if rolled_back else source if source != "block" else None
-        if not caught(exc, self.catch, kind):
+        if not caught(exc, self.catch, "rollback" if rolled_back else source):
             return None
         return BlockFailure(source, name, step.error if step else ErrorInfo.from_exception(exc), step)

@@ -91,7 +91,7 @@ class Scope:
         self.closed = False
         #: Entries of this scope, for its limit.
         self.made = len(self.recorded)
-        #: Rows of this scope or below exist or are on their way (else a prune has nothing to do).
+        #: Rows of this scope exist or are on their way: else there are none below it, and a prune has nothing to do.
         self.rows = bool(self.recorded)
         self._rng: random.Random | None = None
 
@@ -226,11 +226,8 @@ class Scope:
         return self._new(kind, name, occurrence), None, True
 
     def _new(self, kind: Kind, name: str, occurrence: int) -> Entry:
+        self.rows = True
         machine = self.machine
-        scope: Scope | None = self
-        while scope is not None and not scope.rows:
-            scope.rows = True
-            scope = scope.parent
         return Entry(machine.take_seq(), self.path, name, kind, occurrence, started_at=machine.now)
 
     def _check_new(self, kind: Kind, name: str, occurrence: int) -> None:

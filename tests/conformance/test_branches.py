@@ -292,6 +292,23 @@ def test_a_call_left_in_a_failed_branch_is_given_up(drive: Drive) -> None:
     assert driver.crash().advance(1).outcome.lifecycle is Lifecycle.COMPLETED
 
 
+def test_a_wait_that_was_refused_and_left_behind_is_over_once(drive: Drive) -> None:
+    async def run(ctx: Any) -> Any:
+        async def bad(b: Any) -> Any:
+            b.queue.next("again")
+            raise ValueError("first")
+
+        held = await ctx.queue.next("m", completable=True)
+        with pytest.raises(JoinError):
+            await ctx.join("j", a=bad)
+        await held.complete()
+
+    driver = drive(run)
+    driver.send("q")
+    assert driver.outcome.lifecycle is Lifecycle.COMPLETED
+    assert [row.status for row in driver.rows if row.name == "again"] == [EntryStatus.CANCELLED]
+
+
 def test_a_call_that_was_left_behind_and_is_awaited_now_does_not_hang(drive: Drive) -> None:
     awaited = [False]
 
@@ -389,6 +406,7 @@ def test_r_race_01_02_first_to_succeed(drive: Drive) -> None:
         driver.row("r").output == '{"winner": "fast", "branches": {"slow": "cancelled", "fast": "completed"}}'
     )
     assert driver.names() == ["r", "s", "after"]  # R-RACE-06
+    assert driver.notes == []  # nor was anything unwound twice
 
 
 def test_r_race_02_at_the_same_time_the_first_in_the_list(drive: Drive) -> None:
@@ -553,6 +571,17 @@ def test_r_race_11_unknown_branch(drive: Drive) -> None:
     driver = drive(run)
     branches["b"] = step("s")
     assert "'b'" in driver.crash().set_aside.error.message
+
+
+def test_a_step_of_a_loser_is_cancelled_also_where_the_run_ends_with_the_race(drive: Drive) -> None:
+    async def run(ctx: Any) -> Any:
+        return (await ctx.race("r", a=step("slow"), b=lambda b: b.queue.next("m"))).winner
+
+    driver = drive(run, auto=False)
+    seq = driver.order("slow").seq
+    driver.send("q")
+    assert driver.output == "b"
+    assert driver.cancelled == [seq]
 
 
 def test_d_18_of_a_won_race_the_branches_may_change_their_order_and_nothing_else(drive: Drive) -> None:

@@ -78,8 +78,10 @@ def test_r_loop_04_stateful_body_returning_nothing(drive: Drive) -> None:
 def test_r_loop_02_and_arguments(drive: Drive) -> None:
     async def run(ctx: Any) -> Any:
         for bad in (0, -1, True, 1.5):
-            with pytest.raises(ValueError, match="history_size"):
+            with pytest.raises(ValueError, match=r"^history_size must be"):
                 ctx.loop("x", history_size=bad)
+            with pytest.raises(ValueError, match=r"^history_prune_interval must be"):
+                ctx.loop("x", history_prune_interval=bad)
         with pytest.raises(TypeError):
             ctx.loop("x", state=open)
         async for it in ctx.loop("x"):
@@ -562,3 +564,37 @@ def test_a_loop_that_a_deploy_adds_at_the_end_of_a_branch_is_stored(drive: Drive
         return "fine"
 
     assert drive(old).deploy(new).advance(5).crash().advance(1).output == "fine"
+
+
+def test_what_a_failed_body_left_without_await_is_given_up(drive: Drive) -> None:
+    async def body(it: Any) -> Any:
+        it.step("left", echo)
+        raise ValueError("first")
+
+    async def run(ctx: Any) -> Any:
+        with pytest.raises(ValueError, match="first"):
+            await ctx.loop("l", body)
+        await ctx.sleep("z", 1)
+        return "on"
+
+    driver = drive(run)
+    assert driver.row("left").status is EntryStatus.CANCELLED
+    assert driver.crash().advance(1).output == "on"
+    assert driver.started == []
+
+
+def test_r_eip_what_is_left_in_an_iteration_that_breaks_is_refused(drive: Drive) -> None:
+    async def run(ctx: Any) -> Any:
+        async for it in ctx.loop("l"):
+            it.step("left", echo)
+            break
+        await ctx.sleep("z", 1)
+
+    assert "l/~0 ended while step 'left' is unfinished" in drive(run).error.error.message
+
+
+def test_a_uuid_is_of_the_random_kind(drive: Drive) -> None:
+    async def run(ctx: Any) -> Any:
+        return ctx.uuid4().version
+
+    assert drive(run).output == 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import gc
+import json
 import random
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -308,6 +309,34 @@ def test_d_15_a_race_with_a_timer_is_decided_by_time_not_by_waking(drive: Drive)
     driver.drop("a")
     driver.now += 100_000_000
     assert driver.crash().output == "message"
+
+
+def test_d_15_a_message_that_was_sent_at_the_deadline_goes_before_it(drive: Drive) -> None:
+    async def run(ctx: Any) -> Any:
+        return (await ctx.race("r", z=lambda b: b.sleep("z", 10), m=lambda b: b.queue.next("m"))).winner
+
+    driver = drive(run)
+    driver.now += 10_000_000
+    driver.drop("q")
+    driver.now += 1
+    assert driver.settle().output == "m"
+
+
+def test_d_15_of_several_waits_that_of_the_earliest_message_goes_on_first(drive: Drive) -> None:
+    async def run(ctx: Any) -> Any:
+        order = []
+
+        async def wait(b: Any, name: str) -> None:
+            order.append((await b.queue.next("m", names=name)).name)
+
+        await ctx.map("all", wait, ["a", "b", "c"])
+        return order
+
+    driver = drive(run)
+    for name in ("b", "c", "a"):
+        driver.drop(name)
+        driver.now += 1
+    assert driver.ring().settle().output == ["b", "c", "a"]
 
 
 def test_an_estimate_that_is_ahead_makes_no_timer_fire_early(drive: Drive) -> None:
@@ -623,6 +652,18 @@ def test_r_queue_24_completion_survives(drive: Drive) -> None:
     assert driver.crash().advance(1).output == 2
 
 
+def test_a_completion_is_stored_at_once(drive: Drive) -> None:
+    async def run(ctx: Any) -> Any:
+        message = await ctx.queue.next("m", completable=True)
+        await message.complete("yes")
+        await ctx.step("cheap", echo, ephemeral=True)
+
+    driver = drive(run, auto=False)
+    number = driver.send("a", wants_reply=True)
+    assert [order.name for order in driver.pending] == ["cheap"]
+    assert driver.replies == {number: "yes"}
+
+
 def test_r_queue_26_completed_in_a_step(drive: Drive) -> None:
     async def run(ctx: Any) -> Any:
         message = await ctx.queue.next("m", completable=True)
@@ -633,6 +674,7 @@ def test_r_queue_26_completed_in_a_step(drive: Drive) -> None:
     number = driver.send("a", 1)
     assert driver.machine.held.keys() == {number}
     driver.machine.completed_in_step([number])
+    driver.machine.completed_in_step([number])  # D-16: idempotent
     driver.finish("work")
     assert driver.output == 1
     assert driver.replies == {}
@@ -698,6 +740,27 @@ def test_d_16_what_is_held_at_the_end_is_answered(drive: Drive) -> None:
     number = driver.send("a", 1, wants_reply=True)
     assert driver.replies == {number: "failed"}
     assert driver.queue == []
+    assert "held" not in json.loads(driver.inflight)
+
+
+def test_d_16_what_is_given_back_can_be_received_before_that_is_stored() -> None:
+    async def run(ctx: Any) -> Any:
+        async def holder(b: Any) -> Any:
+            await b.queue.next("m", names="a", completable=True)
+            await b.sleep("long", 1000)
+
+        await ctx.race("r", holder=holder, go=lambda b: b.queue.next("go", names="go"))
+        return (await ctx.queue.next("m", names="a")).body
+
+    machine = Driver(run).load()
+    machine.start(START)
+    given, go = MessageRow(1, "a", "5", START), MessageRow(2, "go", "null", START)
+    names, _ = machine.wants_look() or ((), 0)
+    assert machine.messages([given, go], names, True, START, START).unholds == [1]
+    names, _ = machine.wants_look() or ((), 0)
+    outcome = machine.messages([given], names, True, START, START).outcome
+    assert outcome is not None
+    assert outcome.output == "5"
 
 
 def test_r_queue_30_wait_in_a_race_with_a_far_deadline(drive: Drive) -> None:
