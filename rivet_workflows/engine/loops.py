@@ -84,7 +84,6 @@ class LoopCall(Call):
                 )
             )
         rec |= {"i": rec["i"] + 1, "v": text, "m": self.current.task.now}
-        machine.turn.dirty = True
         if rec["i"] % self.interval == 0:
             self.prune(rec["i"])
 

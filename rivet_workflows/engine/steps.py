@@ -132,7 +132,6 @@ class StepCall(Call):
         rec["z"] += 1
         if rec["z"] > machine.limits.max_starts:
             machine.ending.poisoned(self.what, self.entry, rec["z"] - 1)
-            return
         self._order(rec["a"])
 
     def _order(self, attempt: int) -> None:

@@ -934,6 +934,7 @@ def test_br_088_waiting_for_a_child_is_not_a_result(drive: Drive) -> None:
         return await ctx.child("c", "x", "k")
 
     driver = drive(run).crash().evict()
+    assert driver.children[1].input is None
     assert driver.child_done(1, "real").output == "real"
 
 

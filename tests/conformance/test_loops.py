@@ -598,3 +598,32 @@ def test_a_uuid_is_of_the_random_kind(drive: Drive) -> None:
         return ctx.uuid4().version
 
     assert drive(run).output == 4
+
+
+def test_a_failed_loop_that_would_stop_well_now_is_a_divergence(drive: Drive) -> None:
+    fails = [True]
+
+    async def body(it: Any) -> Any:
+        await it.step("s", echo)
+        if fails[0]:
+            raise ValueError("first")
+        return Loop.stop(1)
+
+    async def run(ctx: Any) -> Any:
+        with pytest.raises(ValueError, match="first"):
+            await ctx.loop("l", body)
+        await ctx.sleep("z", 1)
+
+    driver = drive(run)
+    fails[0] = False
+    assert "loop 'l' ended in iteration 0" in driver.crash().set_aside.error.message
+
+
+def test_r_loop_02_a_parameter_with_a_default_keeps_it(drive: Drive) -> None:
+    async def body(_it: Any, times: int = 3) -> Any:
+        return Loop.stop(times)
+
+    async def run(ctx: Any) -> Any:
+        return await ctx.loop("l", body)
+
+    assert drive(run).output == 3

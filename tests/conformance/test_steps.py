@@ -597,11 +597,11 @@ def test_what_is_kept_of_the_attempts_of_a_step_that_went_well_in_the_end(drive:
     assert driver.row("at-once").input is None  # it was given nothing
     order = driver.order("later")
     driver.machine.open[order.seq]["y"] = 3  # reruns of this attempt so far, of a worker that let go
-    driver.finish(order, error=ValueError("closed"))
+    driver.finish(order, error=ValueError("closed"), reruns=1)
     assert "y" not in driver.opened("later")
     order = driver.advance(1).pending.pop()
     driver.apply(driver.machine.step_done(order.seq, 2, Result(True, "1", 1, reruns=2), driver.now))
-    assert attempts("later") == [("closed", []), (None, [2])]
+    assert attempts("later") == [("closed", [1]), (None, [2])]
 
 
 def test_reruns_of_the_only_attempt_are_kept(drive: Drive) -> None:

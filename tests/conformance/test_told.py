@@ -332,6 +332,9 @@ def test_d_14_a_run_that_is_rolled_back_looks_for_no_message(drive: Drive) -> No
     driver.finish("a")
     assert driver.order("a").is_rollback
     assert driver.machine.wants_look() is None
+    driver.finish("a", error=KeyError("closed")).advance(1)
+    assert driver.order("a").attempt == 2
+    assert [event.source for event in driver.failures] == ["workflow", "rollback"]
 
 
 def test_d_14_starts_of_a_handler_are_counted_for_each_attempt_and_each_handler(drive: Drive) -> None:
@@ -358,6 +361,7 @@ def test_d_14_starts_of_a_handler_are_counted_for_each_attempt_and_each_handler(
     driver.finish("a").finish("b")
     for _ in range(5):
         driver.crash()
+    assert driver.pending == []
     assert driver.set_aside.error.message == (
         "rollback handler 'tests.engine.steps:echo' of step 'b' (entry 5) failed: RivetError: its worker never "
         "reported back; recover() tries again"
@@ -367,7 +371,9 @@ def test_d_14_starts_of_a_handler_are_counted_for_each_attempt_and_each_handler(
 def test_d_14_a_backoff_of_a_handler_outlives_its_worker(drive: Drive) -> None:
     driver = drive(undone, auto=False, find_handler=lambda _path: echo)
     driver.finish("a").finish("a", error=KeyError())
+    commits = driver.commits
     assert driver.crash().pending == []
+    assert driver.commits == commits
     assert driver.machine.next_due == FIRST + 200_000
     driver.now = FIRST + 200_000
     driver.crash()  # it is due as the actor is taken up
@@ -671,3 +677,13 @@ def test_the_log_speaks_from_the_first_new_call_on(drive: Drive) -> None:
 
     drive(old).deploy(new, log=log)
     assert log == ["after"]
+
+
+def test_the_position_that_is_kept_may_be_another_than_that_which_was_loaded() -> None:
+    async def run(ctx: Any) -> Any:
+        await ctx.sleep("z", 60)
+
+    machine = Driver(run).load()
+    machine.start(START)
+    machine.keep_stored('{"e":[],"given":1}')
+    assert (machine.inflight(), machine.next_seq) == ('{"e":[],"given":1}', 1)

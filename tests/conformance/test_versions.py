@@ -70,6 +70,8 @@ def test_names_are_checked(drive: Drive) -> None:
                 ctx.sleep(bad, 1)
         with pytest.raises(TypeError, match=r"^a try needs a name: a non-empty str, not 5"):
             ctx.try_block(5, wait())
+        with pytest.raises(TypeError, match=r"^a try needs a name: a non-empty str, not ''"):
+            ctx.try_block("", wait())
         return 1
 
     assert drive(run).output == 1
@@ -171,6 +173,18 @@ def test_d_03_enclosing_scopes_of_what_is_open_count(drive: Drive) -> None:
         driver.set_aside.error.message
     )
     assert "new" not in driver.started
+
+
+def test_d_03_what_is_declared_removed_around_hides_nothing_within(drive: Drive) -> None:
+    async def old(ctx: Any) -> Any:
+        await ctx.step("gone", echo)
+        await ctx.join("j", a=wait())
+
+    async def new(ctx: Any) -> Any:
+        await ctx.join("j", a=lambda b: b.step("new", echo))
+
+    driver = drive(old).deploy(new, removed={"gone": "step"})
+    assert "while the history holds sleep 'z'" in driver.set_aside.error.message
 
 
 def test_r_div_11_the_position_stays_also_where_others_were_met_before(drive: Drive) -> None:
@@ -385,11 +399,15 @@ def test_d_04_removed_may_have_a_sign_of_numbers_in_the_name(drive: Drive) -> No
     async def old(ctx: Any) -> Any:
         await ctx.step("a#b", echo)
         await ctx.step("#2", echo)
+        await ctx.step("kept#", echo)
+        await ctx.step("kept#", echo)
         await ctx.sleep("z", 1)
 
     async def new(ctx: Any) -> Any:
         await ctx.removed("a#b", "step")
         await ctx.removed("#2", "step")
+        await ctx.step("kept#", echo)
+        await ctx.removed("kept##2", "step")
         await ctx.sleep("z", 1)
         return "fine"
 
@@ -548,7 +566,7 @@ def test_r_ver_09_d_04_a_gate_after_something_finished(drive: Drive, form: str) 
     assert drive(run).crash().advance(1).output == 3
 
 
-@pytest.mark.parametrize("form", ["join", "native"])
+@pytest.mark.parametrize("form", ["join", "native", "try"])
 def test_a_new_gate_inside_something_finished_is_1(drive: Drive, form: str) -> None:
     gated = [False]
 
@@ -560,6 +578,8 @@ def test_a_new_gate_inside_something_finished_is_1(drive: Drive, form: str) -> N
 
         if form == "join":
             await ctx.join("x", a=body)
+        elif form == "try":
+            await ctx.try_block("x", body)
         else:
             async for it in ctx.loop("x"):
                 await body(it)
@@ -633,17 +653,18 @@ def test_r_eip_01_a_call_while_another_is_unfinished(drive: Drive, second: str) 
 
     driver = drive(run)
     assert driver.error.error.is_a(EntryInProgress.__name__)
-    assert "was called while step 'left' on the same context is unfinished" in driver.error.error.message
+    assert "'x' was called while step 'left' on the same context is unfinished" in driver.error.error.message
     assert "await missing" in driver.error.error.message
     assert driver.started == []
 
 
-def test_r_eip_01_a_checkpoint_is_awaited_too(drive: Drive) -> None:
+@pytest.mark.parametrize("call", ["rollback_checkpoint", "removed"])
+def test_r_eip_01_calls_that_never_wait_are_awaited_too(drive: Drive, call: str) -> None:
     async def run(ctx: Any) -> Any:
-        ctx.rollback_checkpoint("cp")
+        ctx.removed("cp", "step") if call == "removed" else ctx.rollback_checkpoint("cp")
         await ctx.step("x", echo)
 
-    text = "was called while rollback_checkpoint 'cp' on the same context is unfinished"
+    text = f"was called while {call} 'cp' on the same context is unfinished"
     assert text in drive(run).error.error.message
 
 
@@ -935,6 +956,21 @@ def test_run_must_be_async(drive: Drive) -> None:
     for run in (plain, functools.partial(plain)):
         name = getattr(run, "__qualname__", repr(run))
         assert drive(run).error.error.message == f"{name} {text}"
+
+
+def test_d_09_a_stopped_run_is_told_at_its_next_call(drive: Drive) -> None:
+    told = []
+
+    async def run(ctx: Any) -> Any:
+        ctx.step("left", echo)
+        for _ in range(2):
+            try:
+                ctx.sleep("x", 1)
+            except BaseException as exc:
+                told.append(type(exc).__name__)
+
+    assert drive(run).error.error.is_a(EntryInProgress.__name__)
+    assert told == ["Stopped", "Stopped"]
 
 
 def test_d_09_what_was_stopped_is_unwound_once(drive: Drive) -> None:

@@ -11,6 +11,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from rivet_workflows import codec
+from rivet_workflows.engine import Limits
 from rivet_workflows.engine.mailbox import Seen
 from rivet_workflows.exceptions import MessageNotCompleted, QueueTimeout
 from rivet_workflows.records import Blocked, EntryStatus, Lifecycle, MessageRow
@@ -339,6 +341,41 @@ def test_d_15_of_several_waits_that_of_the_earliest_message_goes_on_first(drive:
     assert driver.ring().settle().output == ["b", "c", "a"]
 
 
+def test_d_15_a_deadline_waits_until_all_queues_are_known_up_to_it() -> None:
+    async def run(ctx: Any) -> Any:
+        outcome = await ctx.race(
+            "r",
+            z=lambda b: b.sleep("z", 10),
+            a=lambda b: b.queue.next("m", names="a"),
+            b=lambda b: b.queue.next("m", names="b"),
+        )
+        return outcome.winner
+
+    early, sent, late = (START + seconds * 1_000_000 for seconds in (5, 7, 20))
+    machine = Driver(run).load()
+    machine.start(START)
+    machine.messages([], ("a",), True, early, early)
+    machine.messages([], ("b",), True, late, late)
+    assert machine.time(late).outcome is None
+    outcome = machine.messages([MessageRow(1, "a", "1", sent)], ("a",), True, late, late).outcome
+    assert outcome is not None
+    assert outcome.output == '"a"'
+
+
+def test_looks_may_show_all_that_was_taken_since_the_last_commit() -> None:
+    async def run(ctx: Any) -> Any:
+        return [(await ctx.queue.next("m", names=name)).body for name in ("a", "b", "a")]
+
+    one, two, three = (MessageRow(n, queue, str(n), START) for n, queue in enumerate("aba", 1))
+    machine = Driver(run).load()
+    machine.start(START)
+    machine.messages([one], ("a",), True, START, START)
+    machine.messages([two], ("b",), True, START, START)
+    outcome = machine.messages([one, three], ("a",), True, START, START).outcome
+    assert outcome is not None
+    assert outcome.output == "[1,2,3]"
+
+
 def test_an_estimate_that_is_ahead_makes_no_timer_fire_early(drive: Drive) -> None:
     async def run(ctx: Any) -> Any:
         return await ctx.queue.next_batch("m", timeout=10)
@@ -652,6 +689,34 @@ def test_r_queue_24_completion_survives(drive: Drive) -> None:
     assert driver.crash().advance(1).output == 2
 
 
+def test_r_queue_22_a_refusal_outlives_its_worker(drive: Drive) -> None:
+    """The turn grew long between the refused wait and its being told."""
+
+    async def run(ctx: Any) -> Any:
+        async def busy(b: Any) -> Any:
+            for number in range(3):
+                await b.queue.send("own", number)
+
+        async def refused(b: Any) -> Any:
+            try:
+                await b.queue.next("again")
+            except MessageNotCompleted as exc:
+                return str(exc)
+
+        held = await ctx.queue.next("m", completable=True)
+        got = await ctx.join("j", busy=busy, refused=refused)
+        await held.complete()
+        return got["refused"]
+
+    driver = drive(run, limits=Limits(max_turn_rows=1))
+    driver.drop("q")
+    driver.apply(driver.machine.bell(driver.now))
+    driver.look()
+    while "again" not in driver.inflight:
+        driver.apply(driver.machine.time(driver.now))
+    assert driver.crash().output.startswith("Previous completable queue message is not completed.")
+
+
 def test_a_completion_is_stored_at_once(drive: Drive) -> None:
     async def run(ctx: Any) -> Any:
         message = await ctx.queue.next("m", completable=True)
@@ -813,3 +878,13 @@ def test_r_send_body_that_cannot_be_stored(drive: Drive) -> None:
         return await ctx.step("a", ledger.write, 1)
 
     assert drive(run).output == 1
+
+
+def test_a_sent_body_is_checked_for_its_queue(drive: Drive) -> None:
+    async def run(ctx: Any) -> Any:
+        await ctx.queue.send("own", 5)
+        return (await ctx.queue.next("m")).body
+
+    driver = drive(run, check_body=lambda queue, body: [queue, body])
+    assert driver.output == ["own", 5]
+    assert codec.loads(driver.row("own").input or "") == ["own", 5]
