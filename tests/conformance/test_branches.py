@@ -835,6 +835,22 @@ def test_r_try_12_r_div_05_the_body_runs_again_and_is_checked(drive: Drive) -> N
     assert "t/a" in driver.set_aside.error.message
 
 
+def test_d_07_nothing_new_is_made_in_a_block_that_has_ended(drive: Drive) -> None:
+    more = [False]
+
+    async def run(ctx: Any) -> Any:
+        async def body(c: Any) -> Any:
+            await c.step("in", echo)
+            if more[0]:
+                await c.step("more", echo)
+
+        await ctx.join("j", a=lambda b: b.try_block("t", body), b=lambda b: b.sleep("z", 60))
+
+    driver = drive(run)
+    more[0] = True
+    assert "inside something that the history holds as finished" in driver.crash().set_aside.error.message
+
+
 def test_r_try_14_no_workflow_event(drive: Drive) -> None:
     async def run(ctx: Any) -> Any:
         await ctx.try_step("a", fail, max_retries=0)

@@ -331,6 +331,7 @@ def test_d_14_a_run_that_is_rolled_back_looks_for_no_message(drive: Drive) -> No
     driver = drive(run, auto=False, find_handler=lambda _path: echo)
     driver.finish("a")
     assert driver.order("a").is_rollback
+    assert not driver.machine.over
     assert driver.machine.wants_look() is None
     driver.finish("a", error=KeyError("closed")).advance(1)
     assert driver.order("a").attempt == 2
