@@ -293,6 +293,19 @@ def test_d_15_messages_after_the_deadline_cannot_hold_up_the_timeout(drive: Driv
     assert driver.jump(10).output == []
 
 
+def test_d_15_messages_after_the_deadline_of_one_wait_hold_up_no_other(drive: Drive) -> None:
+    async def run(ctx: Any) -> Any:
+        return await ctx.map(
+            "all", lambda b, name: b.queue.next_batch("m", names=name, timeout=1), ["a", "b"]
+        )
+
+    driver = drive(run)
+    driver.now += 2_000_000
+    for number in range(30):
+        driver.drop("a", number)
+    assert driver.settle().output == [[], []]
+
+
 def test_d_15_a_race_with_a_timer_is_decided_by_time_not_by_waking(drive: Drive) -> None:
     async def run(ctx: Any) -> Any:
         outcome = await ctx.race("r", message=lambda b: b.queue.next("m"), timer=lambda b: b.sleep("z", 10))
