@@ -151,10 +151,9 @@ class Scope:
     # -- calls -------------------------------------------------------------------------------------
 
     def check_usable(self, kind: Kind, name: Any) -> None:
-        """Refuse a call on this scope that no replay could place. Raises :class:`Stopped`; the reason is reported."""
+        """Refuse a call on this scope that no replay could place; :meth:`gate` has let it through. Raises
+        :class:`Stopped`; the reason is reported."""
         machine, over = self.machine, self.closed or self.task.over
-        if self.is_stopped():
-            raise Stopped
         if self.busy is None and self.loop is None and not over:
             return
         what = f"{kind.label} {name!r}"

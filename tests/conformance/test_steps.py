@@ -586,6 +586,7 @@ def test_attempts_keep_the_first_and_the_last(drive: Drive) -> None:
 def test_what_is_kept_of_the_attempts_of_a_step_that_went_well_in_the_end(drive: Drive) -> None:
     async def run(ctx: Any) -> Any:
         await ctx.step("at-once", echo)
+        await ctx.step("again", echo)
         await ctx.step("later", echo)
 
     def attempts(name: str) -> Any:
@@ -595,6 +596,8 @@ def test_what_is_kept_of_the_attempts_of_a_step_that_went_well_in_the_end(drive:
     driver = drive(run, auto=False).finish("at-once")
     assert attempts("at-once") == []
     assert driver.row("at-once").input is None  # it was given nothing
+    driver.finish("again", error=ValueError("closed")).advance(1).finish("again")
+    assert attempts("again") == [("closed", []), (None, [])]
     order = driver.order("later")
     driver.machine.open[order.seq]["y"] = 3  # reruns of this attempt so far, of a worker that let go
     driver.finish(order, error=ValueError("closed"), reruns=1)
