@@ -975,6 +975,21 @@ def test_d_09_a_stopped_run_is_told_at_its_next_call(drive: Drive) -> None:
     assert told == ["Stopped", "Stopped"]
 
 
+@pytest.mark.usefixtures("resisting")
+def test_d_09_a_run_that_resists_is_dropped() -> None:
+    async def run(ctx: Any) -> Any:
+        ctx.step("left", echo)
+        while True:
+            try:
+                await ctx.sleep("x", 1)
+            except BaseException:
+                pass
+
+    driver = Driver(run).start()
+    assert driver.error.error.is_a(EntryInProgress.__name__)
+    assert any("catches BaseException and was dropped" in note for note in driver.notes)
+
+
 def test_d_09_what_was_stopped_is_unwound_once(drive: Drive) -> None:
     told = []
 
