@@ -65,12 +65,13 @@ def test_r_loop_02_a_body_that_does_not_tell_its_parameters_is_given_the_iterati
     assert drive(run).output == 1
 
 
-def test_r_loop_04_stateful_body_returning_nothing(drive: Drive) -> None:
+@pytest.mark.parametrize("state", [0, None])
+def test_r_loop_04_stateful_body_returning_nothing(drive: Drive, state: Any) -> None:
     async def run(ctx: Any) -> Any:
-        async def body(it: Any, state: int) -> None:
+        async def body(it: Any, state: Any) -> None:
             await it.step("a", echo)
 
-        await ctx.loop("pages", body, state=0)
+        await ctx.loop("pages", body, state=state)
 
     assert "pages" in drive(run).error.error.message
 
