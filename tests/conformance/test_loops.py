@@ -546,7 +546,7 @@ def test_a_hundred_levels_hold_and_what_a_history_cannot_hold_is_refused_where_i
     assert drive(nest(100)).output == 100
     failed = drive(nest(200))
     assert failed.outcome.lifecycle is Lifecycle.FAILED
-    assert "blocks deep, which is more than a history can hold" in str(failed.error)
+    assert "lies 148 loops, branches and blocks deep, which is more than" in str(failed.error)
 
 
 def test_a_loop_that_a_deploy_adds_at_the_end_of_a_branch_is_stored(drive: Drive) -> None:
