@@ -347,6 +347,6 @@ class Scope:
         which must be told instead of being stopped too."""
         return self.machine.stopped or (self.task.stopped and not self.task.over)
 
-    def child(self, entry: Entry, index: int, task: Task, label: str, *, sealed: bool = False) -> Scope:
+    def child(self, entry: Entry, index: int, task: Task, label: str, *, sealed: bool) -> Scope:
         """The scope of branch or iteration ``index`` of ``entry``."""
         return Scope(self.machine, child_scope(self.path, entry.seq, index), self, task, label, sealed)
