@@ -15,7 +15,6 @@ from ..exceptions import (
     HistoryDiverged,
     JoinError,
     RaceError,
-    RollbackError,
     StepFailed,
     failure_from_record,
     failure_record,
@@ -310,10 +309,7 @@ class TryCall(Branches):
             source, name, step = "step", exc.step_name, step_failure(exc)
         elif isinstance(exc, JoinError | RaceError):
             source, name = ("join" if isinstance(exc, JoinError) else "race"), exc.name
-        rolled_back = isinstance(exc, RollbackError) or (
-            isinstance(exc, StepFailed) and exc.kind == "rollback"
-        )
-        kind = "rollback" if rolled_back else source if source != "block" else None
-        if not caught(exc, self.catch, kind):
+        rolled_back = isinstance(exc, StepFailed) and exc.kind == "rollback"
+        if not caught(exc, self.catch, "rollback" if rolled_back else source):
             return None
         return BlockFailure(source, name, step.error if step else ErrorInfo.from_exception(exc), step)

@@ -24,14 +24,15 @@ class ChildCall(Call):
 
     __slots__ = ("actor", "input", "key", "ok", "output")
     kind = Kind.CHILD
+    #: How it ended.
+    ok: bool
+    output: str | None
 
     def __init__(self, scope: Scope, name: str, actor: str, key: str, value: Any) -> None:
         self.actor = actor
         self.key = key
         codec = scope.machine.codec
         self.input = None if value is None else codec.dumps(value, what=f"the input of child {name!r}")
-        self.ok = True
-        self.output: str | None = None
         super().__init__(scope, name)
 
     def fresh(self) -> None:
@@ -68,9 +69,8 @@ class ChildCall(Call):
         """The child is over."""
         self.ok, self.output = ok, output
         if not ok:
-            info = failure_from_record(json.loads(error or "{}")).error or ErrorInfo(
-                "Exception", "no reason given"
-            )
+            reason = failure_from_record(json.loads(error or "{}"))
+            info = ErrorInfo.from_exception(reason, with_traceback=False)
             failure = ChildFailed(f"{self.what} ({self.actor} {self.key}) failed: {info}", error=info)
             self.entry.error = json.dumps(failure_record(failure))
         self.scope.machine.tasks.live.append(self)

@@ -20,7 +20,7 @@ from .calls import EPOCH, Done, SleepCall, instant
 from .child import ChildCall
 from .history import noted
 from .loops import UNSET, CallableLoop, NativeLoop
-from .options import StepOptions, micros, whole
+from .options import micros, whole
 from .queues import QueueFace
 from .results import RaceOutcome, TryResult
 from .steps import StepCall, kinds_to_catch
@@ -98,8 +98,7 @@ class Context:
         own = getattr(function, "__rivet_step__", None)
         if own:
             defaults = defaults.merged({k: v for k, v in dict(own).items() if k != "name"})
-        chosen: StepOptions = defaults.merged(options) if options else defaults
-        return StepCall(self._scope, name, function, args, kwargs or {}, chosen, catch)
+        return StepCall(self._scope, name, function, args, kwargs or {}, defaults.merged(options), catch)
 
     # -- time ----------------------------------------------------------------------------------------
 
@@ -176,9 +175,7 @@ class Context:
                 "twice and others never: give it a list, like sorted(items)"
             )
         listed = list(items)
-        at_once = (
-            max(1, len(listed)) if concurrency is None else whole(concurrency, f"concurrency of map {name!r}")
-        )
+        at_once = len(listed) if concurrency is None else whole(concurrency, f"concurrency of map {name!r}")
         return self._scope.gate() or MapCall(self._scope, name, function, listed, at_once)
 
     def try_block(

@@ -6,7 +6,7 @@ What ends a run is decided here and never by what the coroutine does once it was
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..exceptions import (
     ErrorInfo,
@@ -51,7 +51,7 @@ class Ending:
         """A stored value cannot be decoded with the code that is loaded."""
         self._refuse(SerializationError(f"{what} cannot be read: {error}"), Blocked.UNREADABLE)
 
-    def poisoned(self, what: str, entry: Entry, starts: int) -> None:
+    def poisoned(self, what: str, entry: Entry, starts: int) -> NoReturn:
         """A step was started too often without ever reporting back."""
         text = (
             f"{what} (entry {entry.seq}) was started {starts} times and its worker never reported back: it seems to "

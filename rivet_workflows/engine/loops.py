@@ -50,7 +50,7 @@ class LoopCall(Call):
 
     def recorded(self) -> None:
         position = noted(self.entry.input)
-        self.rec = {"i": position["iteration"], "v": position["state"], "f": 0, "m": position["at"]}
+        self.rec = {"i": position["iteration"], "v": position["state"], "m": position["at"]}
 
     @property
     def finished(self) -> bool:
@@ -84,7 +84,6 @@ class LoopCall(Call):
                 )
             )
         rec |= {"i": rec["i"] + 1, "v": text, "m": self.current.task.now}
-        machine.turn.dirty = True
         if rec["i"] % self.interval == 0:
             self.prune(rec["i"])
 
@@ -218,8 +217,8 @@ class CallableLoop(LoopCall):
             self.scope.machine.tasks.replay_later(self)
 
     def replay(self) -> Result:
-        output = self.entry.output
-        return True, None if output is None else self.scope.machine.decode(output, "the result of", self)
+        assert self.entry.output is not None
+        return True, self.scope.machine.decode(self.entry.output, "the result of", self)
 
     def _iterate(self) -> None:
         it = self.enter()

@@ -319,7 +319,6 @@ class Machine:
 
     def kill(self, scope: Scope) -> None:
         """Stop everything in a branch and forget what it recorded (R-RACE-06)."""
-        scope.task.stopped = True
         self.tasks.kill(scope.path)
         self.abandon_within(scope.path)
         self.checkpoints = [c for c in self.checkpoints if not c[1].startswith(scope.path)]
@@ -351,7 +350,6 @@ class Machine:
             self.turn.cancels.append(seq)
         for message in [m for m, (holder, _) in self.held.items() if holder == seq]:
             self._give_back(message)
-        self.turn.dirty = True
 
     def _give_back(self, message: int) -> None:
         self.mailbox.give_back(message)

@@ -123,7 +123,8 @@ class QueueCall(Call):
 
     def _result(self) -> Result:
         machine = self.scope.machine
-        records: Sequence[Sequence[Any]] = machine.decode(self.entry.output or "[]", "a message of", self)
+        assert self.entry.output is not None
+        records: Sequence[Sequence[Any]] = machine.decode(self.entry.output, "a message of", self)
         messages = [
             Message(id=number, name=name, body=body, created_at=instant(sent))._bind(
                 machine, bool(completable)

@@ -109,12 +109,7 @@ class Rollback:
 
     def handler_done(self, seq: int, attempt: int, result: StepResult) -> None:
         machine, turn = self.machine, self.machine.turn
-        if (
-            not self.entries
-            or self.entries[0].seq != seq
-            or attempt != self.attempt
-            or seq not in machine.running
-        ):
+        if seq not in machine.running or attempt != self.attempt:
             turn.notes.append(f"late result of rollback handler of entry {seq} dropped")
             return
         machine.running.pop(seq, None)

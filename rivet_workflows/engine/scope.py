@@ -93,7 +93,7 @@ class Scope:
         self.closed = False
         #: Entries of this scope, for its limit.
         self.made = len(self.recorded)
-        #: Rows of this scope or below exist or are on their way (else a prune has nothing to do).
+        #: Rows of this scope exist or are on their way: else there are none below it, and a prune has nothing to do.
         self.rows = bool(self.recorded)
         self._rng: random.Random | None = None
 
@@ -153,10 +153,9 @@ class Scope:
     # -- calls -------------------------------------------------------------------------------------
 
     def check_usable(self, kind: Kind, name: Any) -> None:
-        """Refuse a call on this scope that no replay could place. Raises :class:`Stopped`; the reason is reported."""
+        """Refuse a call on this scope that no replay could place; :meth:`gate` has let it through. Raises
+        :class:`Stopped`; the reason is reported."""
         machine, over = self.machine, self.closed or self.task.over
-        if self.is_stopped():
-            raise Stopped
         if self.busy is None and self.loop is None and not over:
             return
         what = f"{kind.label} {name!r}"
@@ -228,11 +227,8 @@ class Scope:
         return self._new(kind, name, occurrence), None, True
 
     def _new(self, kind: Kind, name: str, occurrence: int) -> Entry:
+        self.rows = True
         machine = self.machine
-        scope: Scope | None = self
-        while scope is not None and not scope.rows:
-            scope.rows = True
-            scope = scope.parent
         return Entry(machine.take_seq(), self.path, name, kind, occurrence, started_at=machine.now)
 
     def _check_new(self, kind: Kind, name: str, occurrence: int) -> None:
@@ -353,6 +349,6 @@ class Scope:
         which must be told instead of being stopped too."""
         return self.machine.stopped or (self.task.stopped and not self.task.over)
 
-    def child(self, entry: Entry, index: int, task: Task, label: str, *, sealed: bool = False) -> Scope:
+    def child(self, entry: Entry, index: int, task: Task, label: str, *, sealed: bool) -> Scope:
         """The scope of branch or iteration ``index`` of ``entry``."""
         return Scope(self.machine, child_scope(self.path, entry.seq, index), self, task, label, sealed)

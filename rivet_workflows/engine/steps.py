@@ -10,10 +10,14 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..exceptions import (
+    CriticalError,
     ErrorInfo,
     HistoryDiverged,
+    PayloadTooLarge,
     RivetError,
     RollbackCheckpointError,
+    RollbackError,
+    SerializationError,
     StepFailed,
     dotted_name,
     failure_from_record,
@@ -33,6 +37,8 @@ _PAIRED = (
     "Calls of one name are paired by their order: it must be the same on a replay (sets and directory listings are "
     "not); sort what you iterate over, or give each call its own name"
 )
+#: Errors that another attempt would meet again.
+_FINAL = (CriticalError, SerializationError, PayloadTooLarge)
 #: Of the traceback of each attempt but the last: the position holds them, and is written with every commit.
 _TRACEBACK_SHOWN = 4_000
 
@@ -125,7 +131,6 @@ class StepCall(Call):
         rec["z"] += 1
         if rec["z"] > machine.limits.max_starts:
             machine.ending.poisoned(self.what, self.entry, rec["z"] - 1)
-            return
         self._order(rec["a"])
 
     def _order(self, attempt: int) -> None:
@@ -163,13 +168,12 @@ class StepCall(Call):
         machine, rec, entry = self.scope.machine, self.rec, self.entry
         assert rec is not None
         machine.running.pop(entry.seq, None)
-        machine.turn.dirty = True
         attempt = rec["a"]
         if result.ok:
             if rec.get("x") or result.reruns:
                 self._note_attempt(None, result.reruns)
             self.result = result
-            machine.turn.must_commit |= not self.options.ephemeral
+            machine.turn.must_commit = not self.options.ephemeral
             machine.tasks.live.append(self)
             return
         error = result.error or ErrorInfo("Exception", "the step failed")
@@ -193,8 +197,7 @@ class StepCall(Call):
             event.retry_delay, event.retry_at = self.options.backoff(attempt) / 1_000_000, retry_at
             machine.timers.at(retry_at, entry.seq)
             return
-        retried = attempt > self.options.max_retries and kind in ("exhausted", "timeout", "conflict")
-        exc = StepFailed.from_record(entry.name, kind, attempt, error, retried=retried)
+        exc = StepFailed.from_record(entry.name, kind, attempt, error, retried=options.retry_on_timeout)
         entry.error = json.dumps(failure_record(exc))
         machine.tasks.live.append(self)
 
@@ -214,12 +217,9 @@ class StepCall(Call):
         """The failure kind that ends the step, or None for another attempt (R-STEP-10 to -13, D-10)."""
         assert self.rec is not None
         options = self.options
-        if error.is_a("rivet_workflows.exceptions.RollbackError"):
+        if error.is_a(dotted_name(RollbackError)):
             return "rollback"
-        final = ("rivet_workflows.exceptions.CriticalError", "rivet_workflows.exceptions.SerializationError")
-        if any(map(error.is_a, final)) or error.is_a("rivet_workflows.exceptions.PayloadTooLarge"):
-            return "critical"
-        if any(error.is_a(dotted_name(cls)) for cls in options.no_retry):
+        if any(error.is_a(dotted_name(cls)) for cls in (*_FINAL, *options.no_retry)):
             return "critical"
         if result.timed_out and not options.retry_on_timeout:
             return "timeout"
@@ -278,7 +278,7 @@ def step_failure(exc: StepFailed) -> StepFailure:
         exc.kind,
         exc.step_name or "",
         exc.attempts,
-        exc.error or ErrorInfo.from_exception(exc, with_traceback=False),
+        ErrorInfo.from_exception(exc, with_traceback=False),
     )
 
 

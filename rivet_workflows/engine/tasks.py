@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..exceptions import NotReplaySafe
 from .calls import Call, Done, Result
-from .scope import MAX_REFUSALS, Dead, Scope, Stopped
+from .scope import MAX_REFUSALS, Scope, Stopped
 from .source import line_of_wait, placed
 
 if TYPE_CHECKING:
@@ -152,7 +152,6 @@ class Tasks:
             self._done(task, True, stop.value)
         except Stopped:
             # It has ended with that: there is nothing left of it to unwind.
-            task.stopped = True
             self._all.pop(task, None)
         except BaseException as exc:
             self._done(task, False, exc)
@@ -171,18 +170,17 @@ class Tasks:
             task.done(ok, value)
 
     def _blocked(self, task: Task, yielded: Any) -> None:
-        if self._machine.stopped or isinstance(yielded, Dead):
+        if self._machine.stopped:
             return
-        if isinstance(yielded, _OWN) and yielded.scope is not None and yielded.scope.task is task:
+        own = isinstance(yielded, _OWN) and yielded.scope is not None and yielded.scope.task is task
+        if own and yielded.scope.busy is yielded:
+            task.waiting = yielded
             if isinstance(yielded, Done):
-                task.waiting, self.paused = yielded, True
+                self.paused = True
                 self._ready.append((task, yielded, True, None))
-                return
-            if yielded.scope.busy is yielded:
-                task.waiting = yielded
-                return
+            return
         shown = yielded.what if isinstance(yielded, Call) else f"{type(yielded).__name__} object"
-        try:
+        with suppress(Stopped):
             self._machine.report(
                 NotReplaySafe(
                     f"run awaited {shown}, which is not a call on the context of its own branch. Only ctx calls may be "
@@ -190,8 +188,6 @@ class Tasks:
                 ),
                 line_of_wait(task.coro),
             )
-        except Stopped:
-            task.stopped = True
 
     # -- ends ----------------------------------------------------------------------------------------
 
@@ -236,7 +232,7 @@ def _coroutine(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     coro = function(*arguments)
     if isinstance(coro, _OWN):
         return _awaited(coro)  # a lambda: ``lambda b: b.step("fetch", fetch)``
-    if not (hasattr(coro, "send") and hasattr(coro, "throw")) or not hasattr(coro, "cr_code"):
+    if not hasattr(coro, "cr_code"):
         name = getattr(function, "__qualname__", repr(function))
         raise TypeError(f"{name} must be an async function (async def), it returned {type(coro).__name__}")
     return coro

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import gc
+import json
 from typing import Any
 
 import pytest
 
 from rivet_workflows.exceptions import (
+    ChildFailed,
     CriticalError,
     EntryInProgress,
     JoinError,
     MessageNotCompleted,
+    QueueTimeout,
     RaceError,
     RollbackError,
     StepFailed,
+    failure_record,
 )
 from rivet_workflows.records import Blocked, EntryStatus, Kind, Lifecycle
 from tests.conformance.conftest import Drive
@@ -68,6 +73,47 @@ def test_r_join_03_04_05_08_failures_after_all_settled(drive: Drive) -> None:
     assert errors["plain"][:2] == ("KeyError", "'k'")
     assert errors["bad"][0].endswith("StepExhausted")
     assert driver.row("j").error == first
+
+
+def test_d_10_a_join_fails_as_it_did_whatever_its_branches_would_say_now(drive: Drive) -> None:
+    says = ["then"]
+
+    async def bad(_b: Any) -> Any:
+        raise ValueError(says[0])
+
+    async def run(ctx: Any) -> Any:
+        try:
+            await ctx.join("j", a=bad)
+        except JoinError as exc:
+            await ctx.sleep("z", 1)
+            return exc.errors["a"].message
+
+    driver = drive(run)
+    says[0] = "now"
+    assert driver.crash().advance(1).output == "then"
+
+
+def test_a_branch_needs_a_name_and_a_function(drive: Drive) -> None:
+    async def run(ctx: Any) -> Any:
+        texts = []
+        for branches in ({1: step("s")}, {"": step("s")}, {"a": 7}):
+            with pytest.raises(TypeError) as caught:
+                ctx.join("j", branches)
+            texts.append(str(caught.value))
+        return texts
+
+    assert drive(run).output == [
+        "a branch of join 'j' needs a name, not 1",
+        "a branch of join 'j' needs a name, not ''",
+        "branch 'a' of join 'j' must be an async function",
+    ]
+
+
+def test_a_join_is_stored_as_it_is_made_whatever_is_in_it(drive: Drive) -> None:
+    async def run(ctx: Any) -> Any:
+        await ctx.join("j", a=lambda b: b.step("s", echo, ephemeral=True))
+
+    assert drive(run, auto=False).opened("j")["bn"] == ["a"]
 
 
 def test_r_join_06_waits_of_all_branches(drive: Drive) -> None:
@@ -244,6 +290,24 @@ def test_a_call_left_in_a_failed_branch_is_given_up(drive: Drive) -> None:
     assert driver.inflight.count('"s":') == 1
     assert driver.started == []
     assert driver.crash().advance(1).outcome.lifecycle is Lifecycle.COMPLETED
+
+
+def test_a_wait_that_was_refused_and_left_behind_is_over_once(drive: Drive) -> None:
+    async def run(ctx: Any) -> Any:
+        async def bad(b: Any) -> Any:
+            b.queue.next("again")
+            raise ValueError("first")
+
+        held = await ctx.queue.next("m", completable=True)
+        with pytest.raises(JoinError):
+            await ctx.join("j", a=bad)
+        await ctx.sleep("z", 1)
+        await held.complete()
+
+    driver = drive(run)
+    driver.send("q")
+    assert driver.advance(1).outcome.lifecycle is Lifecycle.COMPLETED
+    assert [row.status for row in driver.rows if row.name == "again"] == [EntryStatus.CANCELLED]
 
 
 def test_a_call_that_was_left_behind_and_is_awaited_now_does_not_hang(drive: Drive) -> None:
@@ -443,6 +507,8 @@ def test_r_race_07_08_failures(drive: Drive) -> None:
     assert driver.output == ("late", {"a": "a", "b": "b"})
     assert driver.row("all").status is EntryStatus.FAILED
     assert driver.started == ["f"] * 4
+    branches = json.loads(driver.row("r").output or "")["branches"]
+    assert branches == {"a": "failed", "b": "failed", "late": "completed"}
 
 
 def test_r_race_10_a_step_in_backoff_keeps_it_open(drive: Drive) -> None:
@@ -507,6 +573,68 @@ def test_r_race_11_unknown_branch(drive: Drive) -> None:
     assert "'b'" in driver.crash().set_aside.error.message
 
 
+def test_a_step_of_a_loser_is_cancelled_also_where_the_run_ends_with_the_race(drive: Drive) -> None:
+    async def run(ctx: Any) -> Any:
+        return (await ctx.race("r", a=step("slow"), b=lambda b: b.queue.next("m"))).winner
+
+    driver = drive(run, auto=False)
+    seq = driver.order("slow").seq
+    driver.send("q")
+    assert driver.output == "b"
+    assert driver.cancelled == [seq]
+    assert driver.notes == []  # nothing was unwound twice
+
+
+def test_d_18_of_a_won_race_the_branches_may_change_their_order_and_nothing_else(drive: Drive) -> None:
+    branches = {"a": step("s", 1), "b": lambda b: b.sleep("z", 5)}
+
+    async def run(ctx: Any) -> Any:
+        outcome = await ctx.race("r", dict(branches))
+        await ctx.sleep("after", 1)
+        return outcome.winner, outcome.value
+
+    driver = drive(run)
+    branches["a"] = branches.pop("a")
+    assert driver.crash().set_aside is None
+    branches["c"] = step("s")
+    assert "branch 'c' is new" in driver.crash().set_aside.error.message
+    del branches["c"]
+    assert driver.deploy(run).advance(1).output == ("a", 1)
+
+
+def test_a_winner_that_fails_now_is_a_divergence(drive: Drive) -> None:
+    fails = [False]
+
+    async def run(ctx: Any) -> Any:
+        async def wins(b: Any) -> Any:
+            await b.step("s", echo)
+            if fails[0]:
+                raise ValueError("now")
+
+        await ctx.race("r", a=wins, b=lambda b: b.sleep("z", 5))
+        await ctx.sleep("after", 1)
+
+    driver = drive(run)
+    fails[0] = True
+    assert "is recorded as completed and now fails" in driver.crash().set_aside.error.message
+
+
+def test_a_branch_that_lost_before_it_began_does_not_begin(drive: Drive) -> None:
+    entered = []
+
+    async def now(_b: Any) -> Any:
+        return 1
+
+    async def late(_b: Any) -> Any:
+        entered.append("late")
+
+    async def run(ctx: Any) -> Any:
+        return (await ctx.race("r", now=now, late=late)).winner
+
+    assert drive(run).output == "now"
+    assert entered == []
+
+
 def test_r_race_13_nested_in_the_winner(drive: Drive) -> None:
     async def run(ctx: Any) -> Any:
         async def inner(b: Any) -> Any:
@@ -547,7 +675,43 @@ def test_a_loser_that_resists_is_dropped(drive: Drive) -> None:
 
     driver = drive(run)
     assert driver.output == "on"
-    assert any("BaseException" in note for note in driver.notes)
+    assert any("BaseException" in note and "test_branches.py:" in note for note in driver.notes)
+
+
+@pytest.mark.usefixtures("resisting")
+def test_a_loser_that_was_dropped_stays_stopped_when_it_is_collected() -> None:
+    async def run(ctx: Any) -> Any:
+        async def stubborn(b: Any) -> Any:
+            while True:
+                try:
+                    await b.sleep("z", 5)
+                except BaseException:
+                    pass
+
+        await ctx.race("r", a=stubborn, b=step("s", 1))
+        gc.collect()  # throws into it once more, and it calls once more
+        return await ctx.step("after", echo, "on")
+
+    assert Driver(run).start().output == "on"
+
+
+def test_a_loser_that_fails_as_it_is_told_is_noted_and_is_over(drive: Drive) -> None:
+    kept = []
+
+    async def run(ctx: Any) -> Any:
+        async def loser(b: Any) -> Any:
+            kept.append(b)
+            try:
+                await b.sleep("z", 5)
+            finally:
+                raise ValueError("broken")
+
+        await ctx.race("r", a=loser, b=step("s", 1))
+        await kept[-1].step("late", echo)
+
+    driver = drive(run)
+    assert "ValueError while the workflow was unwound: broken" in driver.notes
+    assert "is over" in driver.error.error.message
 
 
 # -- try ---------------------------------------------------------------------------------------------
@@ -672,6 +836,22 @@ def test_r_try_12_r_div_05_the_body_runs_again_and_is_checked(drive: Drive) -> N
     assert "t/a" in driver.set_aside.error.message
 
 
+def test_d_07_nothing_new_is_made_in_a_block_that_has_ended(drive: Drive) -> None:
+    more = [False]
+
+    async def run(ctx: Any) -> Any:
+        async def body(c: Any) -> Any:
+            await c.step("in", echo)
+            if more[0]:
+                await c.step("more", echo)
+
+        await ctx.join("j", a=lambda b: b.try_block("t", body), b=lambda b: b.sleep("z", 60))
+
+    driver = drive(run)
+    more[0] = True
+    assert "inside something that the history holds as finished" in driver.crash().set_aside.error.message
+
+
 def test_r_try_14_no_workflow_event(drive: Drive) -> None:
     async def run(ctx: Any) -> Any:
         await ctx.try_step("a", fail, max_retries=0)
@@ -706,8 +886,6 @@ def driver_dumps(value: Any) -> str:
 
 
 def test_child_failure_is_a_record(drive: Drive) -> None:
-    from rivet_workflows.exceptions import ChildFailed, failure_record
-
     async def run(ctx: Any) -> Any:
         try:
             await ctx.child("ship", "shipping", "k")
@@ -719,6 +897,39 @@ def test_child_failure_is_a_record(drive: Drive) -> None:
     driver.child_done(1, error=failure_record(KeyError("gone")))
     assert driver.crash().advance(1).output == ("KeyError", "'gone'")
     assert driver.row("ship").status is EntryStatus.FAILED
+
+
+@pytest.mark.parametrize(
+    "error", [JoinError("join 'j': failed branches: a", name="j"), QueueTimeout("message 'm' timed out")]
+)
+def test_child_that_failed_by_an_error_of_ours_says_which(drive: Drive, error: Exception) -> None:
+    async def run(ctx: Any) -> Any:
+        try:
+            await ctx.child("ship", "shipping", "k")
+        except ChildFailed as exc:
+            await ctx.sleep("z", 1)
+            return str(exc), exc.error and exc.error.is_a(type(error).__name__)
+
+    driver = drive(run)
+    driver.child_done(1, error=failure_record(error))
+    text = f"child 'ship' (shipping [\"k\"]) failed: {type(error).__name__}: {error}"
+    assert driver.crash().advance(1).output == (text, True)
+
+
+def test_child_that_ends_without_a_value_or_a_reason(drive: Drive) -> None:
+    async def run(ctx: Any) -> Any:
+        nothing = await ctx.child("good", "shipping", "k")
+        try:
+            await ctx.child("bad", "shipping", "l")
+        except ChildFailed as exc:
+            await ctx.sleep("z", 1)
+            return nothing, str(exc.error)
+
+    driver = drive(run)
+    for ok in (True, False):
+        seq, _ = driver.children.popitem()
+        driver.apply(driver.machine.child_done(seq, ok, None, None, driver.now))
+    assert driver.crash().advance(1).output == (None, "Exception")
 
 
 def test_child_in_a_lost_race_and_late_end(drive: Drive) -> None:
@@ -740,6 +951,7 @@ def test_br_088_waiting_for_a_child_is_not_a_result(drive: Drive) -> None:
         return await ctx.child("c", "x", "k")
 
     driver = drive(run).crash().evict()
+    assert driver.children[1].input is None
     assert driver.child_done(1, "real").output == "real"
 
 

@@ -65,12 +65,13 @@ def test_r_loop_02_a_body_that_does_not_tell_its_parameters_is_given_the_iterati
     assert drive(run).output == 1
 
 
-def test_r_loop_04_stateful_body_returning_nothing(drive: Drive) -> None:
+@pytest.mark.parametrize("state", [0, None])
+def test_r_loop_04_stateful_body_returning_nothing(drive: Drive, state: Any) -> None:
     async def run(ctx: Any) -> Any:
-        async def body(it: Any, state: int) -> None:
+        async def body(it: Any, state: Any) -> None:
             await it.step("a", echo)
 
-        await ctx.loop("pages", body, state=0)
+        await ctx.loop("pages", body, state=state)
 
     assert "pages" in drive(run).error.error.message
 
@@ -78,8 +79,10 @@ def test_r_loop_04_stateful_body_returning_nothing(drive: Drive) -> None:
 def test_r_loop_02_and_arguments(drive: Drive) -> None:
     async def run(ctx: Any) -> Any:
         for bad in (0, -1, True, 1.5):
-            with pytest.raises(ValueError, match="history_size"):
+            with pytest.raises(ValueError, match=r"^history_size must be"):
                 ctx.loop("x", history_size=bad)
+            with pytest.raises(ValueError, match=r"^history_prune_interval must be"):
+                ctx.loop("x", history_prune_interval=bad)
         with pytest.raises(TypeError):
             ctx.loop("x", state=open)
         async for it in ctx.loop("x"):
@@ -543,4 +546,85 @@ def test_a_hundred_levels_hold_and_what_a_history_cannot_hold_is_refused_where_i
     assert drive(nest(100)).output == 100
     failed = drive(nest(200))
     assert failed.outcome.lifecycle is Lifecycle.FAILED
-    assert "blocks deep, which is more than a history can hold" in str(failed.error)
+    assert "lies 148 loops, branches and blocks deep, which is more than" in str(failed.error)
+
+
+def test_a_loop_that_a_deploy_adds_at_the_end_of_a_branch_is_stored(drive: Drive) -> None:
+    async def old(ctx: Any) -> Any:
+        await ctx.join("j", a=lambda b: b.step("s", echo), z=lambda b: b.sleep("z", 5))
+        await ctx.sleep("after", 1)
+
+    async def new(ctx: Any) -> Any:
+        async def longer(b: Any) -> Any:
+            await b.step("s", echo)
+            async for _ in b.loop("l"):
+                break
+
+        await ctx.join("j", a=longer, z=lambda b: b.sleep("z", 5))
+        await ctx.sleep("after", 1)
+        return "fine"
+
+    assert drive(old).deploy(new).advance(5).crash().advance(1).output == "fine"
+
+
+def test_what_a_failed_body_left_without_await_is_given_up(drive: Drive) -> None:
+    async def body(it: Any) -> Any:
+        it.step("left", echo)
+        raise ValueError("first")
+
+    async def run(ctx: Any) -> Any:
+        with pytest.raises(ValueError, match="first"):
+            await ctx.loop("l", body)
+        await ctx.sleep("z", 1)
+        return "on"
+
+    driver = drive(run)
+    assert driver.row("left").status is EntryStatus.CANCELLED
+    assert driver.crash().advance(1).output == "on"
+    assert driver.started == []
+
+
+def test_r_eip_what_is_left_in_an_iteration_that_breaks_is_refused(drive: Drive) -> None:
+    async def run(ctx: Any) -> Any:
+        async for it in ctx.loop("l"):
+            it.step("left", echo)
+            break
+        await ctx.sleep("z", 1)
+
+    assert "l/~0 ended while step 'left' is unfinished" in drive(run).error.error.message
+
+
+def test_a_uuid_is_of_the_random_kind(drive: Drive) -> None:
+    async def run(ctx: Any) -> Any:
+        return ctx.uuid4().version
+
+    assert drive(run).output == 4
+
+
+def test_a_failed_loop_that_would_stop_well_now_is_a_divergence(drive: Drive) -> None:
+    fails = [True]
+
+    async def body(it: Any) -> Any:
+        await it.step("s", echo)
+        if fails[0]:
+            raise ValueError("first")
+        return Loop.stop(1)
+
+    async def run(ctx: Any) -> Any:
+        with pytest.raises(ValueError, match="first"):
+            await ctx.loop("l", body)
+        await ctx.sleep("z", 1)
+
+    driver = drive(run)
+    fails[0] = False
+    assert "loop 'l' ended in iteration 0" in driver.crash().set_aside.error.message
+
+
+def test_r_loop_02_a_parameter_with_a_default_keeps_it(drive: Drive) -> None:
+    async def body(_it: Any, times: int = 3) -> Any:
+        return Loop.stop(times)
+
+    async def run(ctx: Any) -> Any:
+        return await ctx.loop("l", body)
+
+    assert drive(run).output == 3

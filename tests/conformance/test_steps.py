@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -11,8 +12,10 @@ from rivet_workflows.engine import Limits
 from rivet_workflows.exceptions import (
     CriticalError,
     ErrorInfo,
+    PayloadTooLarge,
     RollbackCheckpointError,
     RollbackError,
+    SerializationError,
     StateConflict,
     StepExhausted,
     StepFailed,
@@ -20,7 +23,7 @@ from rivet_workflows.exceptions import (
 )
 from rivet_workflows.records import Blocked, EntryStatus, Lifecycle
 from tests.conformance.conftest import Drive
-from tests.engine.driver import START, Driver
+from tests.engine.driver import START, Driver, Result
 from tests.engine.steps import Ledger, echo, fail
 
 
@@ -216,10 +219,22 @@ def test_d_10_no_retry(drive: Drive) -> None:
     assert (driver.error.kind, driver.started) == ("critical", ["a"])
 
 
-def test_r_step_12_timeout_is_terminal(drive: Drive) -> None:
+@pytest.mark.parametrize("error", [CriticalError, SerializationError, PayloadTooLarge])
+def test_what_another_attempt_would_meet_again_ends_the_step(drive: Drive, error: type[Exception]) -> None:
+    async def run(ctx: Any) -> Any:
+        await ctx.step("a", echo)
+
+    driver = drive(run, start=False)
+    driver.fail_next["a"] = [error("no")]
+    driver.start()
+    assert (driver.error.kind, driver.started) == ("critical", ["a"])
+
+
+@pytest.mark.parametrize("retries", [0, 1, 3])
+def test_r_step_12_timeout_is_terminal(drive: Drive, retries: int) -> None:
     async def run(ctx: Any) -> Any:
         try:
-            await ctx.step("a", echo)
+            await ctx.step("a", echo, max_retries=retries)
         except StepTimeout as exc:
             await ctx.sleep("z", 1)
             return exc.kind, exc.attempts
@@ -441,6 +456,31 @@ def test_d_02_other_arguments_under_a_unique_name(drive: Drive) -> None:
     assert driver.crash().set_aside.reason is Blocked.DIVERGED
 
 
+def test_d_02_other_arguments_of_a_step_that_is_under_way(drive: Drive) -> None:
+    given = [1]
+
+    async def run(ctx: Any) -> Any:
+        return await ctx.step("a", echo, given[0])
+
+    driver = drive(run, auto=False, strict_args=True)
+    given[0] = 2
+    assert driver.crash().set_aside.reason is Blocked.DIVERGED
+    assert driver.pending == []
+
+
+def test_d_02_the_first_of_several_that_are_recorded_with_other_arguments(drive: Drive) -> None:
+    async def old(ctx: Any) -> Any:
+        await ctx.step("a", echo, 1)
+        await ctx.step("a", echo, 2)
+        await ctx.sleep("z", 1)
+
+    async def new(ctx: Any) -> Any:
+        await ctx.step("a", echo, 2)
+        await ctx.sleep("z", 1)
+
+    assert "paired by their order" in drive(old).deploy(new).set_aside.error.message
+
+
 def test_d_10_the_first_time_as_on_replay(drive: Drive) -> None:
     """BR-097: whatever is raised in a step becomes a record; classes are not imported to raise it."""
 
@@ -541,3 +581,37 @@ def test_attempts_keep_the_first_and_the_last(drive: Drive) -> None:
     assert len(attempts) == 8
     assert attempts[0][0] == START
     assert attempts[-1][0] > attempts[-2][0]
+
+
+def test_what_is_kept_of_the_attempts_of_a_step_that_went_well_in_the_end(drive: Drive) -> None:
+    async def run(ctx: Any) -> Any:
+        await ctx.step("at-once", echo)
+        await ctx.step("again", echo)
+        await ctx.step("later", echo)
+
+    def attempts(name: str) -> Any:
+        kept = json.loads(driver.row(name).attempts or "[]")
+        return [(error and error["message"], reruns) for _began, _ended, error, *reruns in kept]
+
+    driver = drive(run, auto=False).finish("at-once")
+    assert attempts("at-once") == []
+    assert driver.row("at-once").input is None  # it was given nothing
+    driver.finish("again", error=ValueError("closed")).advance(1).finish("again")
+    assert attempts("again") == [("closed", []), (None, [])]
+    order = driver.order("later")
+    driver.machine.open[order.seq]["y"] = 3  # reruns of this attempt so far, of a worker that let go
+    driver.finish(order, error=ValueError("closed"), reruns=1)
+    assert "y" not in driver.opened("later")
+    order = driver.advance(1).pending.pop()
+    driver.apply(driver.machine.step_done(order.seq, 2, Result(True, "1", 1, reruns=2), driver.now))
+    assert attempts("later") == [("closed", [1]), (None, [2])]
+
+
+def test_reruns_of_the_only_attempt_are_kept(drive: Drive) -> None:
+    async def run(ctx: Any) -> Any:
+        await ctx.step("a", echo)
+
+    driver = drive(run, auto=False)
+    order = driver.pending.pop()
+    driver.apply(driver.machine.step_done(order.seq, 1, Result(True, "1", 1, reruns=4), driver.now))
+    assert [kept[2:] for kept in json.loads(driver.row("a").attempts or "")] == [[None, 4]]

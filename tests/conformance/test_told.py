@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rivet_workflows import codec
-from rivet_workflows.engine import BlockFailure, StepFailure, TryResult
+from rivet_workflows.engine import BlockFailure, Limits, StepFailure, TryResult
 from rivet_workflows.engine.options import StepOptions
 from rivet_workflows.engine.results import Loop, Message
 from rivet_workflows.exceptions import (
@@ -65,11 +65,41 @@ def test_d_11_the_order_of_a_step_says_all_that_a_worker_needs(drive: Drive) -> 
     assert (again.attempt, again.remaining_retries, again.durable) == (2, 1, True)
 
 
+def test_the_place_of_a_step_holds_without_its_number(drive: Drive) -> None:
+    async def run(ctx: Any) -> Any:
+        async for it in ctx.loop("l"):
+            await it.step("s", echo)
+            await it.step("s", echo)
+
+    driver = drive(run, auto=False)
+    scope = driver.opened("s")["p"]
+    assert driver.machine.place(driver.order("s").seq) == f"{scope}/s#1"
+    driver.finish("s")
+    assert driver.machine.place(driver.order("s").seq) == f"{scope}/s#2"
+
+
 def test_an_ephemeral_step_may_run_before_its_start_is_stored(drive: Drive) -> None:
     async def run(ctx: Any) -> Any:
         await ctx.step("s", echo, ephemeral=True)
 
     assert drive(run, auto=False).order("s").durable is False
+
+
+def test_what_must_be_stored_is_whatever_else_its_turn_records(drive: Drive) -> None:
+    async def run(ctx: Any) -> Any:
+        await ctx.step("paid", echo)
+        await ctx.step("cheap", echo, ephemeral=True)
+        async for it in ctx.loop("l"):
+            await it.sleep("z", 1)
+            break
+        await ctx.step("cheap", echo, ephemeral=True)
+
+    driver = drive(run, auto=False).finish("paid")
+    assert [order.name for order in driver.pending] == ["cheap"]
+    assert driver.names() == ["paid"]
+    driver.finish("cheap").advance(1)
+    assert [order.name for order in driver.pending] == ["cheap"]
+    assert driver.names() == ["paid", "cheap", "l", "z"]
 
 
 def test_r_step_01_a_functions_own_options_and_name(drive: Drive) -> None:
@@ -196,6 +226,7 @@ def test_a_step_that_is_started_again_and_again_is_counted_from_its_attempt(driv
         "down. recover() tries again"
     )
     assert driver.failures[-1].set_aside is Blocked.POISONED
+    assert driver.failures[-1].error == driver.set_aside.error
     assert driver.set_aside.error.traceback == ""
 
 
@@ -281,6 +312,32 @@ def test_d_14_a_handler_that_fails_without_a_reason(drive: Drive) -> None:
     assert str(driver.failures[-1].error) == "Exception: the rollback handler failed"
 
 
+def test_d_14_a_handler_that_is_not_there_is_told(drive: Drive) -> None:
+    assert drive(undone).set_aside.error.message == (
+        "rollback handler 'tests.engine.steps:echo' of step 'a' (entry 3) failed: LookupError: rollback handler "
+        "'tests.engine.steps:echo' cannot be found"
+    )
+
+
+def test_d_14_a_run_that_is_rolled_back_looks_for_no_message(drive: Drive) -> None:
+    async def run(ctx: Any) -> None:
+        async def bad(b: Any) -> None:
+            b.sleep("left", 1)
+
+        await ctx.rollback_checkpoint("cp")
+        await ctx.step("a", echo, rollback=echo)
+        await ctx.join("j", a=lambda b: b.queue.next("m"), b=bad)
+
+    driver = drive(run, auto=False, find_handler=lambda _path: echo)
+    driver.finish("a")
+    assert driver.order("a").is_rollback
+    assert not driver.machine.over
+    assert driver.machine.wants_look() is None
+    driver.finish("a", error=KeyError("closed")).advance(1)
+    assert driver.order("a").attempt == 2
+    assert [event.source for event in driver.failures] == ["workflow", "rollback"]
+
+
 def test_d_14_starts_of_a_handler_are_counted_for_each_attempt_and_each_handler(drive: Drive) -> None:
     ledger = Ledger()
 
@@ -305,6 +362,7 @@ def test_d_14_starts_of_a_handler_are_counted_for_each_attempt_and_each_handler(
     driver.finish("a").finish("b")
     for _ in range(5):
         driver.crash()
+    assert driver.pending == []
     assert driver.set_aside.error.message == (
         "rollback handler 'tests.engine.steps:echo' of step 'b' (entry 5) failed: RivetError: its worker never "
         "reported back; recover() tries again"
@@ -314,7 +372,9 @@ def test_d_14_starts_of_a_handler_are_counted_for_each_attempt_and_each_handler(
 def test_d_14_a_backoff_of_a_handler_outlives_its_worker(drive: Drive) -> None:
     driver = drive(undone, auto=False, find_handler=lambda _path: echo)
     driver.finish("a").finish("a", error=KeyError())
+    commits = driver.commits
     assert driver.crash().pending == []
+    assert driver.commits == commits
     assert driver.machine.next_due == FIRST + 200_000
     driver.now = FIRST + 200_000
     driver.crash()  # it is due as the actor is taken up
@@ -382,6 +442,17 @@ def unreadable(tag: str) -> str:
     with pytest.raises(SerializationError) as caught:
         codec.loads(json.dumps({"$": tag}))
     return str(caught.value)
+
+
+@pytest.mark.parametrize("ok", [True, False])
+def test_an_outcome_says_when_it_was(drive: Drive, ok: bool) -> None:
+    async def run(ctx: Any) -> Any:
+        await ctx.sleep("z", 5)
+        if not ok:
+            raise ValueError("no")
+
+    driver = drive(run).advance(5)
+    assert driver.outcome.at == driver.now
 
 
 async def _stops(it: Any, state: int) -> Loop:
@@ -499,6 +570,13 @@ def test_failures_as_data_say_the_same_as_the_exceptions(drive: Drive) -> None:
     )
 
 
+def test_try_step_gives_the_function_its_keywords_too(drive: Drive) -> None:
+    async def run(ctx: Any) -> Any:
+        return (await ctx.try_step("s", echo, kwargs={"value": 5})).value
+
+    assert drive(run).output == 5
+
+
 @pytest.mark.parametrize(
     ("catch", "text"),
     [
@@ -569,3 +647,44 @@ def test_while_the_log_is_silent_every_method_is(drive: Drive) -> None:
     assert drive(run).output is None
     driver: Driver = drive(run, log=None)
     assert driver.outcome.lifecycle is Lifecycle.COMPLETED
+
+
+def test_a_turn_records_as_much_as_it_may_and_goes_on_at_once() -> None:
+    async def run(ctx: Any) -> Any:
+        for number in range(7):
+            await ctx.queue.send("own", number)
+
+    machine = Driver(run, limits=Limits(max_turn_rows=3)).load()
+    assert len(machine.start(START).rows) == 3
+    assert not machine.at_rest
+    assert machine.next_due == START + 1
+    assert len(machine.time(START + 1).rows) == 3
+
+
+def test_the_log_speaks_from_the_first_new_call_on(drive: Drive) -> None:
+    class Log(list[str]):
+        info = list.append
+
+    log = Log()
+
+    async def old(ctx: Any) -> Any:
+        await ctx.sleep("z", 60)
+
+    async def new(ctx: Any) -> Any:
+        ctx.log.info("before")
+        await ctx.get_version("v", 2)
+        ctx.log.info("after")
+        await ctx.sleep("z", 60)
+
+    drive(old).deploy(new, log=log)
+    assert log == ["after"]
+
+
+def test_the_position_that_is_kept_may_be_another_than_that_which_was_loaded() -> None:
+    async def run(ctx: Any) -> Any:
+        await ctx.sleep("z", 60)
+
+    machine = Driver(run).load()
+    machine.start(START)
+    machine.keep_stored('{"e":[],"given":1}')
+    assert (machine.inflight(), machine.next_seq) == ('{"e":[],"given":1}', 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from typing import Any
 
 import pytest
@@ -67,6 +68,10 @@ def test_names_are_checked(drive: Drive) -> None:
         for bad in ("", None, 5, "n" * 300):
             with pytest.raises((TypeError, ValueError)):
                 ctx.sleep(bad, 1)
+        with pytest.raises(TypeError, match=r"^a try needs a name: a non-empty str, not 5"):
+            ctx.try_block(5, wait())
+        with pytest.raises(TypeError, match=r"^a try needs a name: a non-empty str, not ''"):
+            ctx.try_block("", wait())
         return 1
 
     assert drive(run).output == 1
@@ -148,6 +153,52 @@ def test_d_03_enclosing_scopes_count(drive: Drive) -> None:
     driver = drive(old).deploy(new)
     assert driver.set_aside.reason is Blocked.DIVERGED
     assert driver.started == ["first"]
+
+
+def test_d_03_enclosing_scopes_of_what_is_open_count(drive: Drive) -> None:
+    async def old(ctx: Any) -> Any:
+        await ctx.step("first", echo)
+        await ctx.step("second", echo)
+        await ctx.try_block("t", wait())
+
+    async def new(ctx: Any) -> Any:
+        async def body(b: Any) -> Any:
+            await b.sleep("z", 1)
+            await b.step("new", echo)
+
+        await ctx.try_block("t", body)
+
+    driver = drive(old).deploy(new).advance(1)
+    assert "while the history holds step 'first' (entry 1) and 1 more that was not" in (
+        driver.set_aside.error.message
+    )
+    assert "new" not in driver.started
+
+
+def test_d_03_what_is_declared_removed_around_hides_nothing_within(drive: Drive) -> None:
+    async def old(ctx: Any) -> Any:
+        await ctx.step("gone", echo)
+        await ctx.join("j", a=wait())
+
+    async def new(ctx: Any) -> Any:
+        await ctx.join("j", a=lambda b: b.step("new", echo))
+
+    driver = drive(old).deploy(new, removed={"gone": "step"})
+    assert "while the history holds sleep 'z'" in driver.set_aside.error.message
+
+
+def test_r_div_11_the_position_stays_also_where_others_were_met_before(drive: Drive) -> None:
+    async def old(ctx: Any) -> Any:
+        await ctx.join("j", a=lambda b: b.step("s", echo), b=wait())
+
+    async def new(ctx: Any) -> Any:
+        await ctx.join("j", a=lambda b: b.step("s", echo), b=lambda b: b.step("z", echo))
+
+    driver = drive(old, auto=False)
+    before = driver.inflight, driver.next_seq
+    driver.run = new
+    assert driver.crash().set_aside.reason is Blocked.DIVERGED
+    assert (driver.inflight, driver.next_seq) == before
 
 
 def test_d_03_a_branch_diverges_while_others_have_just_finished(drive: Drive) -> None:
@@ -330,6 +381,73 @@ def test_d_04_what_the_class_declares_removed_waits_no_more_once_its_scope_ends(
     assert {rec["n"] for rec in driver.machine.open.values()} == {"l", "m"}
 
 
+def test_d_04_removed_ahead_in_a_method_of_the_actor(drive: Drive) -> None:
+    class Flow:
+        async def run(self, ctx: Any) -> Any:
+            got = await ctx.step("new", echo, "new")
+            await self.clean(ctx)
+            return got
+
+        async def clean(self, ctx: Any) -> Any:
+            await ctx.removed("first", "step")
+            await ctx.removed("z", "sleep")
+
+    assert drive(_old).deploy(Flow().run, owner=Flow).output == "new"
+
+
+def test_d_04_removed_may_have_a_sign_of_numbers_in_the_name(drive: Drive) -> None:
+    async def old(ctx: Any) -> Any:
+        await ctx.step("a#b", echo)
+        await ctx.step("#2", echo)
+        await ctx.step("kept#", echo)
+        await ctx.step("kept#", echo)
+        await ctx.sleep("z", 1)
+
+    second = "kept##2"  # no literal at the call: nothing is known of it ahead
+
+    async def new(ctx: Any) -> Any:
+        await ctx.removed("a#b", "step")
+        await ctx.removed("#2", "step")
+        await ctx.step("kept#", echo)
+        await ctx.removed(second, "step")
+        await ctx.sleep("z", 1)
+        return "fine"
+
+    assert drive(old).deploy(new).advance(1).output == "fine"
+
+
+def test_d_04_removed_after_a_call_of_that_name_is_about_the_later_ones(drive: Drive) -> None:
+    async def run(ctx: Any) -> Any:
+        await ctx.step("a", echo)
+        await ctx.removed("a", "step")
+        await ctx.sleep("z", 1)
+        return "fine"
+
+    assert drive(run).crash().advance(1).output == "fine"
+
+
+@pytest.mark.parametrize("gone", ["m", "other"])
+def test_r_rem_a_wait_gives_back_what_it_holds_and_no_other_entry_does(drive: Drive, gone: str) -> None:
+    async def run(ctx: Any) -> Any:
+        for name in ("other", "m"):
+            if name == removed:
+                await ctx.removed(name, "message" if name == "m" else "step")
+            elif name == "m":
+                await ctx.queue.next("m", completable=True)
+            else:
+                await ctx.step("other", echo)
+        await ctx.sleep("z", 60)
+
+    removed = ""
+    driver = drive(run)
+    number = driver.send("q")
+    assert driver.holders.keys() == {number}
+    removed = gone
+    driver.crash()
+    assert driver.set_aside is None
+    assert driver.holders.keys() == (set() if gone == "m" else {number})
+
+
 def test_d_04_removed_on_the_class(drive: Drive) -> None:
     async def new(ctx: Any) -> Any:
         await ctx.sleep("z", 1)
@@ -450,7 +568,7 @@ def test_r_ver_09_d_04_a_gate_after_something_finished(drive: Drive, form: str) 
     assert drive(run).crash().advance(1).output == 3
 
 
-@pytest.mark.parametrize("form", ["join", "native"])
+@pytest.mark.parametrize("form", ["join", "native", "try"])
 def test_a_new_gate_inside_something_finished_is_1(drive: Drive, form: str) -> None:
     gated = [False]
 
@@ -462,6 +580,8 @@ def test_a_new_gate_inside_something_finished_is_1(drive: Drive, form: str) -> N
 
         if form == "join":
             await ctx.join("x", a=body)
+        elif form == "try":
+            await ctx.try_block("x", body)
         else:
             async for it in ctx.loop("x"):
                 await body(it)
@@ -535,9 +655,19 @@ def test_r_eip_01_a_call_while_another_is_unfinished(drive: Drive, second: str) 
 
     driver = drive(run)
     assert driver.error.error.is_a(EntryInProgress.__name__)
-    assert "was called while step 'left' on the same context is unfinished" in driver.error.error.message
+    assert "'x' was called while step 'left' on the same context is unfinished" in driver.error.error.message
     assert "await missing" in driver.error.error.message
     assert driver.started == []
+
+
+@pytest.mark.parametrize("call", ["rollback_checkpoint", "removed"])
+def test_r_eip_01_calls_that_never_wait_are_awaited_too(drive: Drive, call: str) -> None:
+    async def run(ctx: Any) -> Any:
+        ctx.removed("cp", "step") if call == "removed" else ctx.rollback_checkpoint("cp")
+        await ctx.step("x", echo)
+
+    text = f"was called while {call} 'cp' on the same context is unfinished"
+    assert text in drive(run).error.error.message
 
 
 def test_r_eip_left_at_the_end(drive: Drive) -> None:
@@ -821,7 +951,66 @@ def test_a_result_that_cannot_be_stored_fails_the_run(drive: Drive) -> None:
 
 
 def test_run_must_be_async(drive: Drive) -> None:
-    assert "async def" in drive(lambda ctx: 1).error.error.message
+    def plain(_ctx: Any) -> Any:
+        return 1
+
+    text = "must be an async function (async def), it returned int"
+    for run in (plain, functools.partial(plain)):
+        name = getattr(run, "__qualname__", repr(run))
+        assert drive(run).error.error.message == f"{name} {text}"
+
+
+def test_d_09_a_stopped_run_is_told_at_its_next_call(drive: Drive) -> None:
+    told = []
+
+    async def run(ctx: Any) -> Any:
+        ctx.step("left", echo)
+        for _ in range(2):
+            try:
+                ctx.sleep("x", 1)
+            except BaseException as exc:
+                told.append(type(exc).__name__)
+
+    assert drive(run).error.error.is_a(EntryInProgress.__name__)
+    assert told == ["Stopped", "Stopped"]
+
+
+@pytest.mark.usefixtures("resisting")
+def test_d_09_a_run_that_resists_is_dropped() -> None:
+    async def run(ctx: Any) -> Any:
+        ctx.step("left", echo)
+        while True:
+            try:
+                await ctx.sleep("x", 1)
+            except BaseException:
+                pass
+
+    driver = Driver(run).start()
+    assert driver.error.error.is_a(EntryInProgress.__name__)
+    assert any("catches BaseException and was dropped" in note for note in driver.notes)
+
+
+def test_d_09_what_was_stopped_is_unwound_once(drive: Drive) -> None:
+    told = []
+
+    async def run(ctx: Any) -> Any:
+        async def waits(b: Any) -> Any:
+            try:
+                await b.sleep("z", 60)
+            except BaseException as exc:
+                told.append(type(exc).__name__)
+                raise
+
+        async def bad(b: Any) -> Any:
+            b.sleep("left", 1)
+            await b.sleep("next", 1)
+
+        await ctx.join("j", a=waits, b=bad)
+
+    driver = drive(run)
+    assert driver.error.error.is_a(EntryInProgress.__name__)
+    assert told == ["Stopped"]
+    assert driver.notes == []
 
 
 def test_the_log_is_silent_on_replay(drive: Drive) -> None:

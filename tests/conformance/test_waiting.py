@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import datetime as dt
 import gc
+import json
 import random
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 
+from rivet_workflows import codec
+from rivet_workflows.engine import Limits
 from rivet_workflows.engine.mailbox import Seen
 from rivet_workflows.exceptions import MessageNotCompleted, QueueTimeout
 from rivet_workflows.records import Blocked, EntryStatus, Lifecycle, MessageRow
@@ -290,6 +293,19 @@ def test_d_15_messages_after_the_deadline_cannot_hold_up_the_timeout(drive: Driv
     assert driver.jump(10).output == []
 
 
+def test_d_15_messages_after_the_deadline_of_one_wait_hold_up_no_other(drive: Drive) -> None:
+    async def run(ctx: Any) -> Any:
+        return await ctx.map(
+            "all", lambda b, name: b.queue.next_batch("m", names=name, timeout=1), ["a", "b"]
+        )
+
+    driver = drive(run)
+    driver.now += 2_000_000
+    for number in range(30):
+        driver.drop("a", number)
+    assert driver.settle().output == [[], []]
+
+
 def test_d_15_a_race_with_a_timer_is_decided_by_time_not_by_waking(drive: Drive) -> None:
     async def run(ctx: Any) -> Any:
         outcome = await ctx.race("r", message=lambda b: b.queue.next("m"), timer=lambda b: b.sleep("z", 10))
@@ -308,6 +324,69 @@ def test_d_15_a_race_with_a_timer_is_decided_by_time_not_by_waking(drive: Drive)
     driver.drop("a")
     driver.now += 100_000_000
     assert driver.crash().output == "message"
+
+
+def test_d_15_a_message_that_was_sent_at_the_deadline_goes_before_it(drive: Drive) -> None:
+    async def run(ctx: Any) -> Any:
+        return (await ctx.race("r", z=lambda b: b.sleep("z", 10), m=lambda b: b.queue.next("m"))).winner
+
+    driver = drive(run)
+    driver.now += 10_000_000
+    driver.drop("q")
+    driver.now += 1
+    assert driver.settle().output == "m"
+
+
+def test_d_15_of_several_waits_that_of_the_earliest_message_goes_on_first(drive: Drive) -> None:
+    async def run(ctx: Any) -> Any:
+        order = []
+
+        async def wait(b: Any, name: str) -> None:
+            order.append((await b.queue.next("m", names=name)).name)
+
+        await ctx.map("all", wait, ["a", "b", "c"])
+        return order
+
+    driver = drive(run)
+    for name in ("b", "c", "a"):
+        driver.drop(name)
+        driver.now += 1
+    assert driver.ring().settle().output == ["b", "c", "a"]
+
+
+def test_d_15_a_deadline_waits_until_all_queues_are_known_up_to_it() -> None:
+    async def run(ctx: Any) -> Any:
+        outcome = await ctx.race(
+            "r",
+            z=lambda b: b.sleep("z", 10),
+            a=lambda b: b.queue.next("m", names="a"),
+            b=lambda b: b.queue.next("m", names="b"),
+        )
+        return outcome.winner
+
+    early, sent, late = (START + seconds * 1_000_000 for seconds in (5, 7, 20))
+    machine = Driver(run).load()
+    machine.start(START)
+    machine.messages([], ("a",), True, early, early)
+    machine.messages([], ("b",), True, late, late)
+    assert machine.time(late).outcome is None
+    outcome = machine.messages([MessageRow(1, "a", "1", sent)], ("a",), True, late, late).outcome
+    assert outcome is not None
+    assert outcome.output == '"a"'
+
+
+def test_looks_may_show_all_that_was_taken_since_the_last_commit() -> None:
+    async def run(ctx: Any) -> Any:
+        return [(await ctx.queue.next("m", names=name)).body for name in ("a", "b", "a")]
+
+    one, two, three = (MessageRow(n, queue, str(n), START) for n, queue in enumerate("aba", 1))
+    machine = Driver(run).load()
+    machine.start(START)
+    machine.messages([one], ("a",), True, START, START)
+    machine.messages([two], ("b",), True, START, START)
+    outcome = machine.messages([one, three], ("a",), True, START, START).outcome
+    assert outcome is not None
+    assert outcome.output == "[1,2,3]"
 
 
 def test_an_estimate_that_is_ahead_makes_no_timer_fire_early(drive: Drive) -> None:
@@ -623,6 +702,46 @@ def test_r_queue_24_completion_survives(drive: Drive) -> None:
     assert driver.crash().advance(1).output == 2
 
 
+def test_r_queue_22_a_refusal_outlives_its_worker(drive: Drive) -> None:
+    """The turn grew long between the refused wait and its being told."""
+
+    async def run(ctx: Any) -> Any:
+        async def busy(b: Any) -> Any:
+            for number in range(3):
+                await b.queue.send("own", number)
+
+        async def refused(b: Any) -> Any:
+            try:
+                await b.queue.next("again")
+            except MessageNotCompleted as exc:
+                return str(exc)
+
+        held = await ctx.queue.next("m", completable=True)
+        got = await ctx.join("j", busy=busy, refused=refused)
+        await held.complete()
+        return got["refused"]
+
+    driver = drive(run, limits=Limits(max_turn_rows=1))
+    driver.drop("q")
+    driver.apply(driver.machine.bell(driver.now))
+    driver.look()
+    while "again" not in driver.inflight:
+        driver.apply(driver.machine.time(driver.now))
+    assert driver.crash().output.startswith("Previous completable queue message is not completed.")
+
+
+def test_a_completion_is_stored_at_once(drive: Drive) -> None:
+    async def run(ctx: Any) -> Any:
+        message = await ctx.queue.next("m", completable=True)
+        await message.complete("yes")
+        await ctx.step("cheap", echo, ephemeral=True)
+
+    driver = drive(run, auto=False)
+    number = driver.send("a", wants_reply=True)
+    assert [order.name for order in driver.pending] == ["cheap"]
+    assert driver.replies == {number: "yes"}
+
+
 def test_r_queue_26_completed_in_a_step(drive: Drive) -> None:
     async def run(ctx: Any) -> Any:
         message = await ctx.queue.next("m", completable=True)
@@ -633,6 +752,7 @@ def test_r_queue_26_completed_in_a_step(drive: Drive) -> None:
     number = driver.send("a", 1)
     assert driver.machine.held.keys() == {number}
     driver.machine.completed_in_step([number])
+    driver.machine.completed_in_step([number])  # D-16: idempotent
     driver.finish("work")
     assert driver.output == 1
     assert driver.replies == {}
@@ -698,6 +818,27 @@ def test_d_16_what_is_held_at_the_end_is_answered(drive: Drive) -> None:
     number = driver.send("a", 1, wants_reply=True)
     assert driver.replies == {number: "failed"}
     assert driver.queue == []
+    assert "held" not in json.loads(driver.inflight)
+
+
+def test_d_16_what_is_given_back_can_be_received_before_that_is_stored() -> None:
+    async def run(ctx: Any) -> Any:
+        async def holder(b: Any) -> Any:
+            await b.queue.next("m", names="a", completable=True)
+            await b.sleep("long", 1000)
+
+        await ctx.race("r", holder=holder, go=lambda b: b.queue.next("go", names="go"))
+        return (await ctx.queue.next("m", names="a")).body
+
+    machine = Driver(run).load()
+    machine.start(START)
+    given, go = MessageRow(1, "a", "5", START), MessageRow(2, "go", "null", START)
+    names, _ = machine.wants_look() or ((), 0)
+    assert machine.messages([given, go], names, True, START, START).unholds == [1]
+    names, _ = machine.wants_look() or ((), 0)
+    outcome = machine.messages([given], names, True, START, START).outcome
+    assert outcome is not None
+    assert outcome.output == "5"
 
 
 def test_r_queue_30_wait_in_a_race_with_a_far_deadline(drive: Drive) -> None:
@@ -750,3 +891,13 @@ def test_r_send_body_that_cannot_be_stored(drive: Drive) -> None:
         return await ctx.step("a", ledger.write, 1)
 
     assert drive(run).output == 1
+
+
+def test_a_sent_body_is_checked_for_its_queue(drive: Drive) -> None:
+    async def run(ctx: Any) -> Any:
+        await ctx.queue.send("own", 5)
+        return (await ctx.queue.next("m")).body
+
+    driver = drive(run, check_body=lambda queue, body: [queue, body])
+    assert driver.output == ["own", 5]
+    assert codec.loads(driver.row("own").input or "") == ["own", 5]

@@ -62,6 +62,7 @@ def test_a_parked_machine_does_not_grow() -> None:
 
 def test_timers_that_were_cancelled_are_cleared() -> None:
     timers = Timers()
+    timers.at(2_000_000, 0)
     timers.at(10, 1)
     for seq in range(2, 10_000):
         timers.at(1_000_000 + seq, seq)
@@ -70,6 +71,7 @@ def test_timers_that_were_cancelled_are_cleared() -> None:
     assert timers.next() == 10
     timers.at(5, 1)
     assert list(timers.pop_due(20)) == [1]
+    timers.cancel(0)
     assert timers.next() is None
 
 

@@ -166,6 +166,27 @@ async def helper(c, kind):
     }
 
 
+def test_methods_that_the_actors_code_names_belong_to_it() -> None:
+    text = """
+class Flow:
+    async def run(self, ctx):
+        await self.clean(ctx)
+    async def clean(self, ctx):
+        await ctx.removed("old", "step")
+"""
+    flow = compiled(text)["Flow"]
+    assert removed_names(flow.run, flow) == {("old", "step")}
+    other = compiled(text.replace("old", "older"))["Flow"]
+    assert code_hash(flow.run, flow) != code_hash(other.run, other)
+
+
+def test_what_is_named_twice_hides_nothing() -> None:
+    names = ("async def run(ctx): return first, again, last", "def first(): ...", "def again(): ...")
+    run = run_of("\n".join([*names, "def last(): return again"]))
+    found = [code.co_qualname for code in workflow_code(run)]
+    assert found == ["again", "first", "last", "run"]
+
+
 def test_an_unbound_method_a_bound_one_and_a_decorated_one_are_read_alike() -> None:
     class Flow:
         async def run(self, ctx: Any) -> None:

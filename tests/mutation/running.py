@@ -244,11 +244,17 @@ class Quick:
                 lines.add((code.co_filename, number))
                 return watch.DISABLE
 
+            def start(code: CodeType, _offset: int) -> Any:
+                lines.add((code.co_filename, code.co_firstlineno))  # a function of one line has no line event
+                return watch.DISABLE
+
             watch.register_callback(watch.COVERAGE_ID, watch.events.LINE, line)
+            watch.register_callback(watch.COVERAGE_ID, watch.events.PY_START, start)
+            watched = watch.events.LINE | watch.events.PY_START
             for loaded in self.loaded.values():
                 for functions in loaded.functions.values():
                     for code in {code for function in functions for _, code in places(function.__code__)}:
-                        watch.set_local_events(watch.COVERAGE_ID, code, watch.events.LINE)
+                        watch.set_local_events(watch.COVERAGE_ID, code, watched)
             for index in range(len(self.items)):
                 lines.clear()
                 watch.restart_events()
