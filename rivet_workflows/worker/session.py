@@ -1,8 +1,9 @@
 """The life of a worker under one id: register, turn after turn, hand everything back.
 
 A turn: take what came in, tell the core, carry out what it orders, and look around (claim, take over, poll) when a
-bell, a heartbeat or the clock says so. One thread, one database connection, and every commit waits: groups form by
-themselves while it does, which measured faster than any other placement.
+bell, a heartbeat or the clock says so. One thread, one database connection, one statement at a time: groups form by
+themselves meanwhile, which measured faster than any other placement. While PostgreSQL is at a statement the thread
+starts steps and hears of their ends (:meth:`Carrier.meanwhile`); on other databases it waits.
 
 A session ends when the worker is told to stop, when there is nothing left to do (``burst``), or when its lease is lost:
 then others may hold its actors, so it lets go of all and the worker begins another session, under a new id.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -196,3 +197,26 @@ def test_type_numbers_fit_a_bigint_and_differ() -> None:
     numbers = {type_id(f"actor_{n}") for n in range(10_000)}
     assert len(numbers) == 10_000
     assert all(0 < n < 2**63 for n in numbers)
+
+
+def test_a_claim_is_flushed_before_anybody_acts_on_it(store: Store, worker: int, make: Make) -> None:
+    """Were it undone by a crash of the server, the next claimer would get the same epoch, and both might commit."""
+    if store.vendor != "postgresql":
+        pytest.skip("elsewhere there is no other way")
+    make()
+    seen: list[tuple[str, str]] = []
+    fast = store.fast  # type: ignore[attr-defined]
+
+    def noted(sql: str, *values: Any) -> Any:
+        rows = fast(sql, *values)
+        seen.append((sql, store.query("SHOW synchronous_commit")[0][0]))
+        return rows
+
+    store.fast = noted  # type: ignore[attr-defined]
+    try:
+        with store.atomic():  # what a statement sets for its transaction is to be seen after it
+            assert store.claim(worker, TYPES, 10)[0]
+            store.look([Look(UUID(int=1), None)])
+    finally:
+        del store.fast  # type: ignore[attr-defined]
+    assert [how for _, how in seen] == ["on", "off"]

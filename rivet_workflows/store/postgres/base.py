@@ -43,8 +43,9 @@ def _tuning(local: bool) -> str:
 TUNING, TUNING_LOCAL = _tuning(False), _tuning(True)
 
 
-#: In a statement of its own: its flush is left to the next commit. For claims and looks. What a crash of the server
-#: undoes of these it undoes whole, actor, epoch and wake, and whatever followed from them was flushed with them.
+#: In a statement of its own: its flush is left to the next commit. For looks: a crash of the server brings back the
+#: wakes that they deleted. Never for a claim, though whatever follows it is flushed with it: where a crash undoes it,
+#: the next claimer gets the same epoch, and the fence lets both commit.
 UNHURRIED = "set_config('synchronous_commit', 'off', true)"
 
 #: Called with the number of the connection's socket, again and again until the server's answer is there: it does a

@@ -18,7 +18,7 @@ from rivet_workflows.crashpoints import crashpoint
 from rivet_workflows.records import Claimed, Commit, CommitResult, Lifecycle, Release, TimerKind
 from rivet_workflows.store import literals as lit
 from rivet_workflows.store.errors import Trouble, classify
-from rivet_workflows.store.postgres.base import UNHURRIED, Meanwhile, PostgresBase
+from rivet_workflows.store.postgres.base import Meanwhile, PostgresBase
 from rivet_workflows.store.rows import ENTRY_COLUMNS, claimed_from_rows, type_id
 
 #: Histories are read again at once when a strict isolation level refuses, this often.
@@ -63,7 +63,7 @@ CLAIM = (
     f"WITH c AS MATERIALIZED (SELECT t.* FROM ({CANDIDATES}) t ORDER BY t.due, t.id LIMIT %s),"
     " w AS MATERIALIZED (SELECT DISTINCT c.actor_id AS id, x.code FROM c, unnest(%s::bigint[], %s::text[])"
     f" x(type_id, code) WHERE x.type_id = c.type_id ORDER BY c.actor_id), {_TAKEN}"
-    f" SELECT c.id, c.actor_id, c.type_id, {UNHURRIED}, k.* FROM c FULL JOIN k ON k.actor_id = c.actor_id"
+    f" SELECT c.id, c.actor_id, c.type_id, k.* FROM c FULL JOIN k ON k.actor_id = c.actor_id"
 )
 TAKE = f"WITH {_TAKEN} SELECT * FROM k"
 
@@ -151,8 +151,8 @@ class PostgresClaims(PostgresBase):
         crashpoint("after-claim")
         if not found:
             return [], False
-        taken = {row[4]: row[4:] for row in found if row[4] is not None}
-        left = [row for row in found if row[4] is None]
+        taken = {row[3]: row[3:] for row in found if row[3] is not None}
+        left = [row for row in found if row[3] is None]
         deleted = self._drop_idle([(row[0], row[1], codes[row[2]]) for row in left])
         claimed = self._load_claimed(list(taken.values()))
         return claimed, len(found) >= min(limit, share) and bool(claimed or deleted)
