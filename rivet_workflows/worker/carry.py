@@ -107,7 +107,7 @@ class Carrier:
             self._ring(orders.rings)
         if orders.looks:
             self._leave_to_others()
-            answers = self._db(self._store.look, orders.looks, meanwhile=self.meanwhile)
+            answers = self._db(self._store.look, orders.looks, meanwhile=self.meanwhile())
             with workflow_code():
                 self._core.looked(answers, self._now())
         if orders.commits:
@@ -250,7 +250,7 @@ class Carrier:
         """What became of the group, also where the answer to its COMMIT was lost."""
         try:
             with self._db.turn():
-                results = self._store.commit_group(items, meanwhile=self.meanwhile)
+                results = self._store.commit_group(items, meanwhile=self.meanwhile())
         except (UnknownOutcome, *OUTAGES) as error:
             self._start_what_waits()
             self._db.recover(error)
@@ -259,9 +259,14 @@ class Carrier:
         self._start_what_waits()
         return results
 
-    def meanwhile(self, socket: int) -> None:
-        """While the server is at something: start steps that waited for an earlier commit, and tell the core of some
-        that have ended. What it orders comes later."""
+    def meanwhile(self) -> Callable[[int], None] | None:
+        """What to do while the server is at something; None where nothing can come up, as waiting for one thing is
+        quicker."""
+        return self._meanwhile if self._to_start or self._runner.running or not self._inbox.empty else None
+
+    def _meanwhile(self, socket: int) -> None:
+        """Start steps that waited for an earlier commit, and tell the core of some that have ended. What it orders
+        comes later."""
         if self._to_start:
             self._start_what_waits()
             return

@@ -289,7 +289,7 @@ class Session:
     def _claim(self) -> None:
         limit = min(self._room, CLAIM_LIMIT)
         claimed, self._work = self._db(
-            self._store.claim, self.worker_id, self._types, limit, meanwhile=self._carrier.meanwhile
+            self._store.claim, self.worker_id, self._types, limit, meanwhile=self._carrier.meanwhile()
         )
         if claimed:
             logger.debug("Claimed %d actors%s", len(claimed), "; there are more" if self._work else "")
