@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from uuid import UUID
 
 from rivet_workflows.records import Claimed, CommitResult, StateWrite
@@ -196,9 +197,13 @@ class Inbox:
             if self._mail.committed:
                 return []
             reports = self._mail.reports
-            first = reports[:most]
-            reports[:most] = [one for one in first if one[1].atomic]
-            return [one for one in first if not one[1].atomic]
+            found = list(islice((one for one in reports if not one[1].atomic), most))
+            if any(report.atomic for _, report in reports[: len(found)]):
+                tokens = {token for token, _ in found}
+                reports[:] = [one for one in reports if one[0] not in tokens]
+            else:
+                del reports[: len(found)]
+            return found
 
     def wait_for_reports(self, socket: int) -> None:
         """Until a report has come that can be taken, or ``socket`` has something to read."""

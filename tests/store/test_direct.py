@@ -155,3 +155,15 @@ def test_errors_are_the_same_where_something_else_was_done_meanwhile(postgres: A
     with pytest.raises(OperationalError) as caught:
         store.fast("SELECT pg_sleep(60), %s::int", [7], cut)
     assert classify(caught.value) is Trouble.LOST
+
+
+def test_what_no_buffer_holds_is_sent_whole_before_anything_else_is_done(postgres: Any):
+    store, _ = postgres
+    waits: list[bool] = []
+
+    def wait(socket: int) -> None:
+        readable, _, _ = select.select([socket], [], [], 20)
+        waits.append(bool(readable))
+        assert readable, "the server waits for the rest"
+
+    assert store.fast("SELECT length(%s::text)", ["é" * 20_000_000], wait) == [(20_000_000,)]

@@ -57,11 +57,18 @@ def test_reports_are_taken_some_at_a_time_and_those_of_atomic_steps_stay():
     told = [(start(lambda step: None).token, StepReport(ok=True, atomic=n == 1)) for n in range(4)]
     for token, report in told:
         inbox.report(token, report)
-    assert inbox.take_reports(2) == [told[0]]
-    assert inbox.take_reports(2) == [told[2]]
+    assert inbox.take_reports(2) == [told[0], told[2]]
     assert inbox.take_reports(2) == [told[3]]
     assert inbox.take_reports(2) == []
     assert inbox.take(None).reports == [told[1]]
+
+
+def test_reports_behind_many_of_atomic_steps_are_taken():
+    inbox = Inbox()
+    told = [(start(lambda step: None).token, StepReport(ok=True, atomic=n < 9)) for n in range(11)]
+    inbox.reports(told)
+    assert inbox.take_reports(8) == told[9:]
+    assert inbox.take(None).reports == told[:9]
 
 
 def test_no_report_overtakes_the_outcome_of_an_atomic_step():

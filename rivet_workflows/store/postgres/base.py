@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import select
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -149,6 +150,9 @@ class Prepared:
         """The result of a prepared statement; ``meanwhile`` has this thread until it is there."""
         pgconn = self._pgconn
         pgconn.send_query_prepared(name, values, None, 1)
+        while pgconn.flush():  # more than the socket's buffers hold
+            _wait_to_go_on(pgconn.socket)
+            pgconn.consume_input()
         while pgconn.is_busy():
             meanwhile(pgconn.socket)
             pgconn.consume_input()
@@ -178,6 +182,13 @@ class Prepared:
         if result.error_field(pq.DiagnosticField.SQLSTATE) is None:
             raise psycopg.OperationalError(result.get_error_message() or "the connection is lost")
         raise psycopg.errors.error_from_result(result)
+
+
+def _wait_to_go_on(socket: int) -> None:
+    """Until something can be written, or read: the server may have an error to tell before it reads on."""
+    poll = select.poll()
+    poll.register(socket, select.POLLIN | select.POLLOUT)
+    poll.poll()
 
 
 def _sent(value: Any) -> bytes | None:
