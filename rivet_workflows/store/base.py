@@ -46,8 +46,6 @@ class StoreBase:
     """A database alias seen as a store. One object per alias, shared by all threads; it keeps no transaction
     and no connection of its own."""
 
-    #: Does a commit leave the thread to something else while the server works (``commit_group(meanwhile=…)``)?
-    works_apart = False
     #: Format of history and inflight that this version writes, and the newest it reads.
     format = 1
 
@@ -61,6 +59,11 @@ class StoreBase:
     def connection(self) -> BaseDatabaseWrapper:
         """The calling thread's connection."""
         return connections[self.alias]
+
+    @property
+    def works_apart(self) -> bool:
+        """Does a commit leave the thread to something else while the server works (``commit_group(meanwhile=…)``)?"""
+        return False
 
     @property
     def vendor(self) -> str:

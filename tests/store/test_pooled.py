@@ -49,3 +49,11 @@ def test_bells_are_heard_over_a_direct_connection_alone(pooled: Store, settings)
     listener = Listener(pooled.alias, news=True)
     assert listener.has_bell
     listener.close()
+
+
+def test_steps_do_not_wait_for_a_commit_that_leaves_no_time_for_them(pooled: Store, worker: int, claimed):
+    """Its four round trips have the thread to themselves: whoever would start steps meanwhile must do it before."""
+    assert not pooled.works_apart
+    asked: list[int] = []
+    pooled.commit_group([item(claimed()[0])], meanwhile=asked.append)
+    assert asked == []

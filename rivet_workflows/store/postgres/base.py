@@ -206,11 +206,13 @@ _prepared: WeakKeyDictionary[Any, Prepared] = WeakKeyDictionary()
 class PostgresBase(StoreBase):
     """Ways to run a statement beside Django's cursors, which bind on the client and prepare nothing."""
 
-    works_apart = True
-
     def __init__(self, alias: str) -> None:
         super().__init__(alias)
         self.clock = DatabaseClock(POSTGRES_NOW, lambda sql: int(self.fast(sql)[0][0]))
+
+    @property
+    def works_apart(self) -> bool:
+        return not is_pooled(self.connection)
 
     def fast(
         self, sql: str, params: Sequence[Any] = (), meanwhile: Meanwhile | None = None
