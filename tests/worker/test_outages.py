@@ -138,8 +138,8 @@ def test_a_commit_of_unknown_outcome_is_resolved(workers: Workers, chain: Any, l
 def test_a_claim_whose_answer_was_lost_is_found(workers: Workers, chain: Any):
     handle = client.create(chain, "c")
 
-    def cut(verb: Callable[..., Any], *args: Any) -> Any:
-        verb(*args)
+    def cut(verb: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        verb(*args, **more)
         raise OperationalError("the connection broke after COMMIT")
 
     store = Faulty(workers.side.store)
