@@ -25,7 +25,7 @@ from rivet_workflows.worker.failures import FailureTeller
 from rivet_workflows.worker.guard import workflow_code
 from rivet_workflows.worker.hookjobs import HookJob
 from rivet_workflows.worker.hooks import Hooks
-from rivet_workflows.worker.inbox import Inbox
+from rivet_workflows.worker.inbox import Inbox, wait_readable
 from rivet_workflows.worker.orders import CallStart, ChildStart, Orders, StateChange, StepStart
 from rivet_workflows.worker.patience import OUTAGES, Patience, describe, is_outage
 from rivet_workflows.worker.ports import CoreLike, WorkerStore
@@ -86,6 +86,8 @@ class Carrier:
         self._rests_until = 0.0
         #: Steps whose starts are durable, to begin as soon as the next commit is on its way.
         self._to_start: list[StepStart] = []
+        #: What went wrong while the server was at something.
+        self._failed: Exception | None = None
         #: Actors whose rows were locked when they were to be given back.
         self.unreleased: list[Release] = []
         #: Actors whose ``on_sleep`` runs, and what gives them back after it; None: they are somebody else's, or over.
@@ -266,18 +268,27 @@ class Carrier:
 
     def _meanwhile(self, socket: int) -> None:
         """Start steps that waited for an earlier commit, and tell the core of some that have ended. What it orders
-        comes later."""
-        if self._to_start:
-            self._start_what_waits()
+        comes later. An error of this is none of the statement's, and is raised once that is over."""
+        if self._failed is not None:
+            wait_readable(socket)
             return
-        reports = self._inbox.take_reports(AT_A_TIME)
-        if not reports:
-            self._inbox.wait_for_reports(socket)
-            return
-        core, now = self._core, self._now()
-        with workflow_code():
-            for token, report in reports:
-                core.step_done(token, report, now)
+        try:
+            if self._to_start:
+                self._start_what_waits()
+            elif reports := self._inbox.take_reports(AT_A_TIME):
+                core, now = self._core, self._now()
+                with workflow_code():
+                    for token, report in reports:
+                        core.step_done(token, report, now)
+            else:
+                self._inbox.wait_for_reports(socket)
+        except Exception as error:
+            self._failed = error
+
+    def raise_what_failed(self) -> None:
+        """Raises what went wrong while the server was at something."""
+        if self._failed is not None:
+            raise self._failed
 
     def _start_what_waits(self) -> None:
         starts, self._to_start = self._to_start, []

@@ -77,11 +77,16 @@ class _Bell:
             os.write(self._write, b"x")
 
     def wait(self, socket: int) -> None:
-        poll = select.poll()
-        poll.register(socket, select.POLLIN)
-        poll.register(self._read, select.POLLIN)
-        if any(ready == self._read for ready, _ in poll.poll()):
+        if self._read in wait_readable(socket, self._read):
             os.read(self._read, 4096)
+
+
+def wait_readable(*files: int) -> list[int]:
+    """Wait until some of these have something to read, however many files are open; which."""
+    poll = select.poll()
+    for file in files:
+        poll.register(file, select.POLLIN)
+    return [file for file, _ in poll.poll()]
 
 
 def _close(*ends: int) -> None:

@@ -169,6 +169,7 @@ class Session:
         self._more = self._act()
         if not self._handing_back:
             self._look_around(mail)
+        self._carrier.raise_what_failed()
 
     def _feed(self, mail: Mail) -> None:
         if self._db.outages != self._outages:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 from unittest.mock import MagicMock
 from uuid import uuid4
+
+import pytest
 
 from rivet_workflows.records import CommitItem, Look
 from rivet_workflows.store.errors import UnknownOutcome
@@ -94,6 +97,7 @@ class ApartHands(Hands):
 
     def __init__(self, pieces: int = 1) -> None:
         super().__init__("postgresql")
+        self.socket = 7
         self.parts.inbox.take_reports.return_value = []
         self.parts.inbox.wait_for_reports.side_effect = self.notes("wait")
         self.parts.core.step_done.side_effect = self.notes("told")
@@ -101,7 +105,7 @@ class ApartHands(Hands):
         def commit(items: Any, meanwhile: Any) -> list[Any]:
             self.done.append(f"send {len(items)}")
             for _ in range(pieces):
-                meanwhile(7)
+                meanwhile(self.socket)
             self.done.append("answer")
             return []
 
@@ -145,3 +149,19 @@ def test_other_work_has_its_turn_however_many_groups_there_are():
     hands.parts.core.take_commits.return_value = [item()]
     hands.carrier.carry(Orders(commits=[item()]))
     assert hands.done.count("answer") == IN_A_ROW
+
+
+def test_an_error_of_what_is_done_meanwhile_is_not_taken_for_the_commits():
+    hands = ApartHands(pieces=2)
+    fault = RuntimeError("can't start new thread")
+    hands.parts.runner.start.side_effect = fault
+    started: Any = ["never"]
+    with socket.socketpair()[0] as near:
+        near.shutdown(socket.SHUT_RDWR)  # readable, as a socket with an answer is
+        hands.socket = near.fileno()
+        hands.carrier.carry(Orders(commits=[item()], starts=started))
+    assert hands.done == ["send 1", "answer"]
+    assert hands.parts.core.committed.called
+    with pytest.raises(RuntimeError) as caught:
+        hands.carrier.raise_what_failed()
+    assert caught.value is fault
