@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from rivet_workflows.codec import dumps, fingerprint, loads, roundtrip
+from rivet_workflows.codec import dumps, fingerprint, loads, roundtrip, roundtrip_call
 from tests.codec import shop
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -209,6 +209,25 @@ def test_traps_come_back(value: Any) -> None:
     assert same(again, value)
     if isinstance(value, deque):
         assert again.maxlen == value.maxlen  # type: ignore[attr-defined]
+
+
+@given(st.lists(scalars | values), st.dictionaries(st.text(), values, max_size=2))
+def test_the_arguments_of_a_call_have_the_text_of_a_list_and_a_dict_and_come_back_as_these(
+    args: list[Any], kwargs: dict[str, Any]
+) -> None:
+    for named in ({}, kwargs):
+        expected, text = roundtrip([args, named])
+        found, found_named, found_text = roundtrip_call(tuple(args), named, what="arguments")
+        assert found_text == text
+        assert dumps([list(found), found_named]) == dumps(expected)
+
+
+@pytest.mark.parametrize(
+    "value", [0, -1, 10**18 - 1, 10**18, -(10**18), pytest.param(10**400, id="large"), True]
+)
+def test_integers_of_any_size_have_one_text(value: int) -> None:
+    assert loads(dumps(value)) == value
+    assert dumps(value) == dumps([value])[1:-1]
 
 
 @pytest.mark.parametrize(

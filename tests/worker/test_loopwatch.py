@@ -69,3 +69,28 @@ def test_a_blocked_loop_is_told_of_and_replaced(caplog: pytest.LogCaptureFixture
     assert "release.wait(LONG)" in caplog.text
     release.set()
     loop.stop(LONG)
+
+
+def test_a_step_that_has_ended_is_heard_of_though_the_next_blocks_the_loop():
+    """All that end in one turn of the loop are told of together, and this turn does not end."""
+    ends, release, env = Ends(), threading.Event(), environment()
+    loop = WatchedLoop(
+        lambda: StepLoop(2, Outages(), ends.ended, ends.timed_out),
+        ends.timed_out,
+        every=0.01,
+        blocked=LONG,
+        replaced=LONG,
+    )
+
+    async def fine(step):
+        return 1
+
+    async def blocking(step):
+        release.wait(LONG)
+
+    loop.submit([(Attempt(start(fine), env), None), (Attempt(start(blocking), env), None)])
+    ends.wait("fine")
+    assert "blocking" not in ends.done
+    release.set()
+    ends.wait("blocking")
+    loop.stop(LONG)
