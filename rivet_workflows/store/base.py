@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 from uuid import UUID
 
 from django.db import connections, transaction
@@ -16,6 +16,10 @@ from rivet_workflows.store.clock import Clock, HostClock
 logger = logging.getLogger("rivet_workflows.store")
 
 T = TypeVar("T")
+
+#: Called with the number of the connection's socket, again and again until the server's answer is there: it does a
+#: piece of other work, or waits until the socket can be read or there is other work.
+Meanwhile: TypeAlias = Callable[[int], None]
 
 #: Values per statement: SQLite took 999 until 3.32.
 CHUNK = 500

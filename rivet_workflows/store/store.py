@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from uuid import UUID
 
 from rivet_workflows.records import Claimed, CommitItem, CommitResult, Look, Looked, Release
 from rivet_workflows.store.actors import ActorVerbs
+from rivet_workflows.store.base import Meanwhile
 from rivet_workflows.store.children import ChildVerbs
 from rivet_workflows.store.control import ControlVerbs
 from rivet_workflows.store.fires import FireVerbs
@@ -39,7 +40,7 @@ class Store(
         types: dict[str, str],
         limit: int,
         *,
-        meanwhile: Callable[[int], None] | None = None,
+        meanwhile: Meanwhile | None = None,
     ) -> tuple[list[Claimed], bool]: ...
 
     @abstractmethod
@@ -56,16 +57,14 @@ class Store(
         items: Sequence[CommitItem],
         *,
         wait: bool = False,
-        meanwhile: Callable[[int], None] | None = None,
+        meanwhile: Meanwhile | None = None,
     ) -> list[CommitResult]: ...
 
     @abstractmethod
     def resolve(self, items: Sequence[CommitItem]) -> list[CommitResult]: ...
 
     @abstractmethod
-    def look(
-        self, looks: Sequence[Look], *, meanwhile: Callable[[int], None] | None = None
-    ) -> list[Looked]: ...
+    def look(self, looks: Sequence[Look], *, meanwhile: Meanwhile | None = None) -> list[Looked]: ...
 
     @abstractmethod
     def release(self, releases: Sequence[Release]) -> list[CommitResult]: ...

@@ -16,6 +16,7 @@ from rivet_workflows.conf import settings
 from rivet_workflows.records import Claimed, Commit, CommitItem, CommitResult
 from rivet_workflows.registry import registry
 from rivet_workflows.store import get_store
+from rivet_workflows.store.base import Meanwhile
 from rivet_workflows.store.clock import VirtualClock
 from rivet_workflows.store.rows import type_id
 from rivet_workflows.testing.here import HereLoop
@@ -64,7 +65,7 @@ class _WatchedStore:
         items: Sequence[CommitItem],
         *,
         wait: bool = False,
-        meanwhile: Callable[[int], None] | None = None,
+        meanwhile: Meanwhile | None = None,
     ) -> list[CommitResult]:
         # Nothing runs beside it here, so nothing is heard meanwhile.
         results: list[CommitResult] = self._store.commit_group(items, wait=wait)

@@ -16,6 +16,7 @@ from rivet_workflows.client.sending import check_size
 from rivet_workflows.crashpoints import crashpoint
 from rivet_workflows.records import Commit, CommitItem, CommitResult, Release, StateWrite
 from rivet_workflows.registry import registry
+from rivet_workflows.store.base import Meanwhile
 from rivet_workflows.store.errors import UnknownOutcome
 from rivet_workflows.worker import attempt
 from rivet_workflows.worker.calls import CallJob
@@ -261,7 +262,7 @@ class Carrier:
         self._start_what_waits()
         return results
 
-    def meanwhile(self) -> Callable[[int], None] | None:
+    def meanwhile(self) -> Meanwhile | None:
         """What to do while the server is at something; None where nothing can come up, as waiting for one thing is
         quicker."""
         return self._meanwhile if self._to_start or self._runner.running or not self._inbox.empty else None

@@ -64,9 +64,8 @@ class RunWatch:
             with self._lock:
                 overran, self._overran = self._overran, False
             if overran:
-                time.sleep(
-                    0
-                )  # no wait: a call, at which what was raised in this thread comes out if it has not yet
+                # No wait: a call, at which what was raised in this thread comes out, if it has not yet.
+                time.sleep(0)
         if overran:
             raise Overran
         return result

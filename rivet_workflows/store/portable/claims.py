@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
 from rivet_workflows.crashpoints import crashpoint
 from rivet_workflows.records import Blocked, Claimed, Commit, CommitResult, Lifecycle, Release, TimerKind
-from rivet_workflows.store.base import chunks, marks, to_uuid
+from rivet_workflows.store.base import Meanwhile, chunks, marks, to_uuid
 from rivet_workflows.store.portable.base import PortableBase
 from rivet_workflows.store.rows import ENTRY_COLUMNS, claimed_from_rows, type_id
 
@@ -48,7 +48,7 @@ class PortableClaims(PortableBase):
         types: dict[str, str],
         limit: int,
         *,
-        meanwhile: Callable[[int], None] | None = None,
+        meanwhile: Meanwhile | None = None,
     ) -> tuple[list[Claimed], bool]:
         """Take up to ``limit`` due and free actors; whether to go on. See the PostgreSQL form."""
         crashpoint("before-claim")

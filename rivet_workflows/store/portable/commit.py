@@ -3,13 +3,13 @@ write those that may be written in bulk, one statement per kind of write."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
 from rivet_workflows.crashpoints import crashpoint
 from rivet_workflows.records import Commit, CommitItem, CommitResult
-from rivet_workflows.store.base import chunks, marks, to_uuid
+from rivet_workflows.store.base import Meanwhile, chunks, marks, to_uuid
 from rivet_workflows.store.errors import Trouble, UnknownOutcome, classify
 from rivet_workflows.store.grouping import commit_in_halves, group
 from rivet_workflows.store.portable.base import PortableBase
@@ -26,7 +26,7 @@ class PortableCommits(PortableWrites, PortableBase):
         items: Sequence[CommitItem],
         *,
         wait: bool = False,
-        meanwhile: Callable[[int], None] | None = None,
+        meanwhile: Meanwhile | None = None,
     ) -> list[CommitResult]:
         """Commit each item whole or not at all; results in the order of ``items``. See the PostgreSQL
         form. Here there is no meanwhile."""

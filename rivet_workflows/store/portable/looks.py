@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from uuid import UUID
 
 from rivet_workflows.crashpoints import crashpoint
 from rivet_workflows.records import Look, Looked
+from rivet_workflows.store.base import Meanwhile
 from rivet_workflows.store.merging import QueueRead, merge
 from rivet_workflows.store.portable.base import PortableBase
 
@@ -19,7 +20,7 @@ _READ = (
 class PortableLooks(PortableBase):
     """The verb ``look``."""
 
-    def look(self, looks: Sequence[Look], *, meanwhile: Callable[[int], None] | None = None) -> list[Looked]:
+    def look(self, looks: Sequence[Look], *, meanwhile: Meanwhile | None = None) -> list[Looked]:
         """What the queues hold for these actors, and their due wakes deleted.
 
         The wakes go first: a message that is committed between the two leaves its wake, and is read as well.

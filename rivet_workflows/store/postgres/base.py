@@ -6,16 +6,16 @@ import itertools
 import re
 import select
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Any, TypeAlias
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg import pq
 from psycopg.adapt import Transformer
 
-from rivet_workflows.store.base import StoreBase, is_pooled
+from rivet_workflows.store.base import Meanwhile, StoreBase, is_pooled
 from rivet_workflows.store.clock import POSTGRES_NOW, DatabaseClock
 
 #: For connections that are a worker's own. Sequential scans and custom plans are off because of stale
@@ -48,10 +48,6 @@ TUNING, TUNING_LOCAL = _tuning(False), _tuning(True)
 #: wakes that they deleted. Never for a claim, though whatever follows it is flushed with it: where a crash undoes it,
 #: the next claimer gets the same epoch, and the fence lets both commit.
 UNHURRIED = "set_config('synchronous_commit', 'off', true)"
-
-#: Called with the number of the connection's socket, again and again until the server's answer is there: it does a
-#: piece of other work, or waits until the socket can be read or there is other work.
-Meanwhile: TypeAlias = Callable[[int], None]
 
 IDLE, INTRANS = pq.TransactionStatus.IDLE, pq.TransactionStatus.INTRANS
 #: A prepared statement that takes longer than this many seconds may have a plan made when tables were small.

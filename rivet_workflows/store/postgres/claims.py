@@ -17,8 +17,9 @@ from django.db import DatabaseError, OperationalError
 from rivet_workflows.crashpoints import crashpoint
 from rivet_workflows.records import Claimed, Commit, CommitResult, Lifecycle, Release, TimerKind
 from rivet_workflows.store import literals as lit
+from rivet_workflows.store.base import Meanwhile
 from rivet_workflows.store.errors import Trouble, classify
-from rivet_workflows.store.postgres.base import Meanwhile, PostgresBase
+from rivet_workflows.store.postgres.base import PostgresBase
 from rivet_workflows.store.rows import ENTRY_COLUMNS, claimed_from_rows, type_id
 
 #: Histories are read again at once when a strict isolation level refuses, this often.

@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 from rivet_workflows.crashpoints import crashpoint
 from rivet_workflows.records import Blocked, Commit, CommitItem, CommitResult
 from rivet_workflows.store import literals as lit
+from rivet_workflows.store.base import Meanwhile
 from rivet_workflows.store.errors import Trouble, UnknownOutcome, classify, sqlstate
 from rivet_workflows.store.grouping import REPLY_KEPT, Group, commit_in_halves, group
 from rivet_workflows.store.postgres import parts as p
-from rivet_workflows.store.postgres.base import Meanwhile, PostgresBase
+from rivet_workflows.store.postgres.base import PostgresBase
 from rivet_workflows.store.schedules import ScheduleVerbs
 
 #: Serialization failures and deadlocks repeat the statement at once, this often.

@@ -10,8 +10,9 @@ from typing import Any
 from rivet_workflows.crashpoints import crashpoint
 from rivet_workflows.records import Look, Looked
 from rivet_workflows.store import literals as lit
+from rivet_workflows.store.base import Meanwhile
 from rivet_workflows.store.merging import QueueRead, merge
-from rivet_workflows.store.postgres.base import UNHURRIED, Meanwhile, PostgresBase
+from rivet_workflows.store.postgres.base import UNHURRIED, PostgresBase
 
 _READ = (
     "CROSS JOIN LATERAL (SELECT m.id, m.queue, m.body, m.sent_at, m.wants_reply FROM rivet_message m"
