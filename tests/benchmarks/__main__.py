@@ -21,9 +21,10 @@ from pathlib import Path
 from tests.benchmarks.report import table
 from tests.cluster.cluster import ROOT, fresh_database, setup
 
-#: Each experiment, by the name it has in the peers' scripts (W, P, S and L are ours alone), in the order in which they
-#: are run: those that can share a worker come first.
+#: Each experiment, by the name it has in the peers' scripts (M, W, P, S and L are ours alone), in the order in which
+#: they are run: those that can share a worker come first.
 EXPERIMENTS = {
+    "M": "machine.allows",
     "A2": "steps.alone",
     "B": "steps.start_to_finish",
     "C": "messages.one_after_the_other",

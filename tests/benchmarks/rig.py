@@ -29,6 +29,7 @@ LONG = 300
 class Sizes:
     """How much of everything. The defaults are those of the peers' scripts where they have the experiment."""
 
+    trips: int = 500
     workflows: int = 50
     steps: int = 20
     created_before: tuple[str, ...] = ("async", "def")
@@ -53,7 +54,7 @@ class Sizes:
 
 
 SHORT = Sizes(
-    workflows=4, steps=3, created_before=("async",), alone=5, starts=3, sends=3, to_one=5, to_each=3,
+    trips=5, workflows=4, steps=3, created_before=("async",), alone=5, starts=3, sends=3, to_one=5, to_each=3,
     replies=3, crashed=20, nap=0.3, waiting=10, settle=0.2, iterations=30, window=5, fleet=6,
     processes=(("async", 2),), calls=3, long=60, populations=(20,), claimed=5,
 )  # fmt: skip
