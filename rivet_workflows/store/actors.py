@@ -86,7 +86,7 @@ class ActorVerbs(StoreBase):
         blocked = Blocked.NO if runs else Blocked.OVER
         if self.vendor == "postgresql":
             rings = runs and bells.in_statement(self.connection)
-            rows = self.query(
+            rows = self.query_often(
                 _CREATE_POSTGRES.format(now=self.clock.sql, bell=f", {bells.TO_ALL}" if rings else ""),
                 [
                     actor.id, actor.name, actor.key, actor.live_hash, actor.input, actor.parent_id, actor.labels,
@@ -136,7 +136,7 @@ class ActorVerbs(StoreBase):
         return self._one("a.id = %s AND a.live_hash IS NOT NULL", self.uid(actor_id))
 
     def _one(self, condition: str, value: Any) -> ActorRow | None:
-        rows = self.query(f"SELECT {_SELECTED} FROM rivet_actor a WHERE {condition}", [value])
+        rows = self.query_often(f"SELECT {_SELECTED} FROM rivet_actor a WHERE {condition}", [value])
         if not rows:
             return None
         actor_id, name, key, lifecycle, created_at, finished_at, input, output, error, parent_id = rows[0]

@@ -74,7 +74,7 @@ class ReadVerbs(StoreBase):
 
     def reply(self, message_id: int) -> tuple[str, str | None] | None:
         """How a message with a waiting sender ended: ``completed`` or ``failed``, and the response."""
-        rows = self.query("SELECT status, body FROM rivet_reply WHERE message_id = %s", [message_id])
+        rows = self.query_often("SELECT status, body FROM rivet_reply WHERE message_id = %s", [message_id])
         return (ReplyStatus(rows[0][0]).label, rows[0][1]) if rows else None
 
 

@@ -137,7 +137,7 @@ class SendVerbs(KeyVerbs, StoreBase):
             condition += [receiver, message.max_queue_size, message.max_queue_size]
         rings = bells.in_statement(self.connection)
         if self.vendor == "postgresql":
-            rows = self.query(
+            rows = self.query_often(
                 _SEND_POSTGRES.format(
                     now=self.clock.sql, live=live, bell=f", {bells.TO_HOLDER}" if rings else ""
                 ),

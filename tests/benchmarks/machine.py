@@ -52,7 +52,12 @@ def _hop(times: int) -> float:
 
     thread = threading.Thread(target=answer)
     thread.start()
-    took = _median(times, lambda n: (there.put(n), back.get()))
+
+    def there_and_back(n: int) -> int:
+        there.put(n)
+        return back.get()
+
+    took = _median(times, there_and_back)
     there.put(None)
     thread.join()
     return took

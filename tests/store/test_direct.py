@@ -13,7 +13,7 @@ from django.db import DataError, OperationalError, connections, transaction
 
 from rivet_workflows.models import Actor
 from rivet_workflows.store.errors import Trouble, classify, sqlstate
-from rivet_workflows.store.postgres.base import Prepared
+from rivet_workflows.store.postgres.prepared import Prepared
 from rivet_workflows.store.store import Store
 
 pytestmark = [

@@ -25,7 +25,7 @@ from rivet_workflows.records import (
     Release,
     StateWrite,
 )
-from rivet_workflows.store.postgres import base
+from rivet_workflows.store.postgres import plans as replanning
 from rivet_workflows.store.rows import live_hash
 from tests.store.conftest import TYPES, item, row
 from tests.store.plans import (
@@ -121,8 +121,8 @@ def test_a_claim_of_200_among_10_000_reads_no_more_than_one_among_200(
 ) -> None:
     """A bad plan reads all the others, at worst for each of them: 2,000,000 rows. Plans made while the tables were
     empty are made anew by a statement that was slow, as here each is, however fast the machine."""
-    monkeypatch.setattr(base, "SLOW", 0.0)
-    monkeypatch.setattr(base, "REPLAN_SOONEST", 0.0)
+    monkeypatch.setattr(replanning, "SLOW", 0.0)
+    monkeypatch.setattr(replanning, "REPLAN_SOONEST", 0.0)
     postgres.tune_connection()
     state(postgres)
     claimed: list[Claimed] = []
