@@ -4,7 +4,6 @@ it is, and nobody can tell."""
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -19,7 +18,6 @@ from rivet_workflows.store.postgres import often
 from rivet_workflows.store.postgres.prepared import Prepared
 from rivet_workflows.store.store import Store
 from tests.faults.pooling import pgbouncer, pooled
-from tests.store.plans import analyze, fill, misses
 
 pytestmark = pytest.mark.requires_postgres
 
@@ -143,20 +141,6 @@ def test_whoever_watches_the_queries_sees_them(project: Any, actor: Any):
         send(project, actor)
     assert len(seen) == 1
     assert "INSERT INTO rivet_message" in seen[0]
-
-
-def test_a_plan_made_for_empty_tables_is_given_up(project: Any, actor: Any):
-    analyze(project)
-    send(project, actor, 10)
-    fill(project, 1, 3_000)
-    mine = often.often(connections[project.alias])
-    assert mine is not None
-    mine._prepared.plans.took(0.0, time.monotonic() + often.LATEST)
-    send(project, actor)
-    (name,) = prepared(project)
-    values = f"'{actor}', 'q', '1', NULL, false, 1"
-    plan = "\n".join(line for (line,) in project.query(f"EXPLAIN EXECUTE {name} ({values})"))
-    assert misses(project, plan) == []
 
 
 def test_a_caller_that_waits_for_a_lock_can_be_ended_and_others_go_on(project: Any, actor: Any):

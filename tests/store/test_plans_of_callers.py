@@ -16,6 +16,7 @@ from django.db import connections, transaction
 
 from rivet_workflows.client import looking
 from rivet_workflows.records import Lifecycle, Outgoing
+from rivet_workflows.store.postgres import often
 from rivet_workflows.store.rows import live_hash, type_id
 from tests.store.plans import Recorder, analyze, fill, misses
 
@@ -206,3 +207,26 @@ def test_a_page_of_a_list_is_read_where_it_stands_and_not_looked_for_among_all_o
     ((_, plan),) = plans
     assert f"using {index} " in plan
     assert "Index Cond: ((ROW(" in plan
+
+
+def test_a_plan_that_a_project_s_connection_keeps_from_when_tables_were_empty_is_given_up(
+    postgres: Any,
+) -> None:
+    """There nothing forbids to read a table whole, as is quickest while it is empty."""
+    actor, _ = postgres.create_actor("order", '["first"]')
+
+    def send() -> None:
+        postgres.send([Outgoing(actor.id, "q", "1")])
+
+    analyze(postgres)
+    for _ in range(often.FIRST + 8):  # a session plans the first five for their values
+        send()
+    fill(postgres, 1, SIZE)
+    mine = often.often(connections["default"])
+    assert mine is not None
+    mine.plans.took(0.0, mine.plans.made_at + often.LATEST + 1)
+    send()
+    (name,) = postgres.query("SELECT name FROM pg_prepared_statements")[0]
+    values = f"'{actor.id}', 'q', '1', NULL, false, 1"
+    plan = "\n".join(line for (line,) in postgres.query(f"EXPLAIN EXECUTE {name} ({values})"))
+    assert not misses(postgres, plan), plan

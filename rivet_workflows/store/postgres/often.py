@@ -39,10 +39,11 @@ SLOW, LATEST = 0.01, 10.0
 class Often:
     """What one connection has prepared."""
 
-    __slots__ = ("_losses", "_prepared", "_times")
+    __slots__ = ("_losses", "_prepared", "_times", "plans")
 
     def __init__(self, raw: psycopg.Connection[Any]) -> None:
-        self._prepared = Prepared(raw, Plans(slow=SLOW, latest=LATEST), _name)
+        self.plans = Plans(slow=SLOW, latest=LATEST)
+        self._prepared = Prepared(raw, self.plans, _name)
         self._times: dict[str, int] = {}
         self._losses = 0
 
@@ -55,7 +56,7 @@ class Often:
         times = self._times[sql] = self._times.get(sql, 0) + 1
         if times <= FIRST:
             return None
-        prepared, plans = self._prepared, self._prepared.plans
+        prepared, plans = self._prepared, self.plans
         with connection.wrap_database_errors:
             if plans.stale:
                 psycopg.Cursor(connection.connection).execute("DISCARD PLANS", prepare=False)
