@@ -41,6 +41,8 @@ class Timers:
 
     def next(self) -> int | None:
         """The earliest due time."""
+        if not self._heap:
+            return None
         first = self.first()
         return None if first is None else first[0]
 

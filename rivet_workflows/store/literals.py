@@ -33,22 +33,33 @@ def uuid_array(values: Iterable[UUID]) -> str:
     return "{" + ",".join([v.hex for v in values]) + "}"
 
 
+#: Stands between texts while they are quoted together; hardly a text has it.
+_BETWEEN = "\x01"
+
+
 def text_array(values: Iterable[str]) -> str:
     """Any texts: inside double quotes only the quote and the backslash mean something.
 
-    Two C-speed replacements per text are as fast as the JSON encoder's quoting (12 and 14 µs for 50
-    payloads), and right for names and keys, which are no JSON, too.
+    Quoted all at once, where that can be done: three replacements for an array instead of two for each text.
     """
-    quoted = [v.replace("\\", "\\\\").replace('"', '\\"') for v in values]
-    return '{"' + '","'.join(quoted) + '"}' if quoted else "{}"
+    texts = list(values)
+    if not texts:
+        return "{}"
+    together = _BETWEEN.join(texts)
+    if together.count(_BETWEEN) >= len(texts):
+        return '{"' + '","'.join(map(_escaped, texts)) + '"}'
+    return '{"' + _escaped(together).replace(_BETWEEN, '","') + '"}'
 
 
 def optional_text_array(values: Sequence[str | None]) -> str:
     """Texts, some of them NULL."""
-    return (
-        "{"
-        + ",".join(
-            ["NULL" if v is None else '"' + v.replace("\\", "\\\\").replace('"', '\\"') + '"' for v in values]
-        )
-        + "}"
-    )
+    texts = [value for value in values if value is not None]
+    if len(texts) == len(values):
+        return text_array(texts)
+    if not texts:
+        return "{" + ",".join(["NULL"] * len(values)) + "}"
+    return "{" + ",".join(["NULL" if v is None else f'"{_escaped(v)}"' for v in values]) + "}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')

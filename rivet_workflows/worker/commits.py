@@ -59,7 +59,7 @@ class Commits:
 
     def must(self, holding: Holding) -> None:
         """It has something that must not wait for the next reason to commit."""
-        holding.next_item().must = True
+        (holding.pending or holding.next_item()).must = True
         self._core.stirs(holding)
         self._line.setdefault(holding)
 

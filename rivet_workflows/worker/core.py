@@ -514,8 +514,7 @@ class Core:
         if holding.children:
             holding.children.only(machine.calls)
         if turn.dirty or turn.must_commit or "takes" in turn.more:
-            pending = holding.next_item()
-            pending.add(turn, holding)
+            (holding.pending or holding.next_item()).add(turn, holding)
         if turn.starts and not self.stopping:
             self.ordered.starts += [holding.start(order) for order in turn.starts if not order.durable]
         if turn.rollback_scan is not None:
@@ -562,7 +561,8 @@ class Core:
             heapq.heappush(self._due, (due, holding.claimed.actor_id))
         if holding.pending is not None and (holding.pending.must or (self.stopping and holding.sent is None)):
             self.commits.must(holding)
-        elif (
+            return
+        if (
             self.stopping
             and not (holding.active or holding.callers)
             and holding.pending is None

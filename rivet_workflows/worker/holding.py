@@ -213,7 +213,7 @@ class Holding:
 
     def send_off(self) -> CommitItem:
         """Take the pending commit for a group; its position is that of now."""
-        pending = self.next_item()
+        pending = self.pending or self.next_item()
         item = pending.item
         item.commit_no = self.commit_no
         item.inflight, item.next_seq = self.machine.inflight(), self.machine.next_seq
