@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -59,63 +61,65 @@ class ActorVerbs(StoreBase):
         Of any number of racing callers one makes it. With ``runs`` it is taken up by a worker once the
         caller's transaction commits, which rings for it; without, it is a plain actor that no worker claims.
         """
+        born = ActorRow(uuid7(), name, key, Lifecycle.LIVE, 0, input=input, parent_id=parent_id)
+        blocked = Blocked.NO if runs else Blocked.OVER
+        insert = self._insert_at_once if self.vendor == "postgresql" else self._insert_portably
         while True:
-            actor = self._insert_actor(
-                Actor(
-                    id=uuid7(),
-                    name=name,
-                    key=key,
-                    live_hash=live_hash(name, key),
-                    lifecycle=int(Lifecycle.LIVE),
-                    input=input,
-                    parent_id=parent_id,
-                    labels=labels,
-                ),
-                state,
-                runs,
-            )
-            if actor is not None:
-                return actor, True
+            created_at = insert(born, labels, state, blocked)
+            if created_at is not None:
+                return replace(born, created_at=created_at), True
             found = self._find_now(name, key)
             if found is not None:
                 return found, False
             # It was destroyed between the two looks.
 
-    def _insert_actor(self, actor: Actor, state: str | None, runs: bool) -> ActorRow | None:
-        kind = type_id(actor.name)
-        blocked = Blocked.NO if runs else Blocked.OVER
-        if self.vendor == "postgresql":
-            rings = runs and bells.in_statement(self.connection)
-            rows = self.query_often(
-                _CREATE_POSTGRES.format(now=self.clock.sql, bell=f", {bells.TO_ALL}" if rings else ""),
-                [
-                    actor.id, actor.name, actor.key, actor.live_hash, actor.input, actor.parent_id, actor.labels,
-                    kind, int(blocked), self.format, state, kind, int(TimerKind.WAKE), runs,
-                ],
-            )  # fmt: skip
-            if not rows:
-                return None
-            actor.created_at = rows[0][0]
-            if runs and not rings:
-                bells.ring(self.alias, work=[actor.id])
-            return _row(actor)
-        with self.atomic():
-            return self._insert_portably(actor, Run(type_id=kind, blocked=int(blocked)), state, runs)
-
-    def _insert_portably(self, actor: Actor, run: Run, state: str | None, runs: bool) -> ActorRow | None:
-        actor.created_at = self.clock.now()
-        try:
-            with self.atomic():
-                actor.save(using=self.alias, force_insert=True)
-        except IntegrityError:
+    def _insert_at_once(
+        self, actor: ActorRow, labels: str, state: str | None, blocked: Blocked
+    ) -> int | None:
+        """Write its rows; when it was made, None where the name and key are taken."""
+        kind, runs = type_id(actor.name), blocked is Blocked.NO
+        rings = runs and bells.in_statement(self.connection)
+        rows = self.query_often(
+            _CREATE_POSTGRES.format(now=self.clock.sql, bell=f", {bells.TO_ALL}" if rings else ""),
+            [
+                actor.id, actor.name, actor.key, live_hash(actor.name, actor.key), actor.input, actor.parent_id,
+                labels, kind, int(blocked), self.format, state, kind, int(TimerKind.WAKE), runs,
+            ],
+        )  # fmt: skip
+        if not rows:
             return None
-        run.actor_id, run.format = actor.id, self.format
-        run.save(using=self.alias, force_insert=True)
-        State(actor_id=actor.id, body=state).save(using=self.alias, force_insert=True)
-        if runs:
-            self.insert_wake(actor.id, run.type_id, TimerKind.WAKE, actor.created_at)
+        if runs and not rings:
             bells.ring(self.alias, work=[actor.id])
-        return _row(actor)
+        return int(rows[0][0])
+
+    def _insert_portably(
+        self, actor: ActorRow, labels: str, state: str | None, blocked: Blocked
+    ) -> int | None:
+        with self.atomic():
+            now, kind = self.clock.now(), type_id(actor.name)
+            try:
+                with self.atomic():
+                    Actor(
+                        id=actor.id,
+                        name=actor.name,
+                        key=actor.key,
+                        live_hash=live_hash(actor.name, actor.key),
+                        lifecycle=int(actor.lifecycle),
+                        created_at=now,
+                        input=actor.input,
+                        parent_id=actor.parent_id,
+                        labels=labels,
+                    ).save(using=self.alias, force_insert=True)
+            except IntegrityError:
+                return None
+            Run(actor_id=actor.id, type_id=kind, blocked=int(blocked), format=self.format).save(
+                using=self.alias, force_insert=True
+            )
+            State(actor_id=actor.id, body=state).save(using=self.alias, force_insert=True)
+            if blocked is Blocked.NO:
+                self.insert_wake(actor.id, kind, TimerKind.WAKE, now)
+                bells.ring(self.alias, work=[actor.id])
+            return now
 
     def insert_wake(self, actor_id: UUID, kind_of_actor: int, kind: TimerKind, due: int) -> None:
         """Have a worker take the actor up at ``due``."""
@@ -137,21 +141,7 @@ class ActorVerbs(StoreBase):
 
     def _one(self, condition: str, value: Any) -> ActorRow | None:
         rows = self.query_often(f"SELECT {_SELECTED} FROM rivet_actor a WHERE {condition}", [value])
-        if not rows:
-            return None
-        actor_id, name, key, lifecycle, created_at, finished_at, input, output, error, parent_id = rows[0]
-        return ActorRow(
-            to_uuid(actor_id),
-            name,
-            key,
-            Lifecycle(lifecycle),
-            created_at,
-            finished_at,
-            input,
-            output,
-            error,
-            None if parent_id is None else to_uuid(parent_id),
-        )
+        return _row(rows[0]) if rows else None
 
     def list_actors(
         self,
@@ -171,7 +161,7 @@ class ActorVerbs(StoreBase):
             actors = _along_index(actors, known, after)
         else:
             actors = actors.filter(**known, **({} if after is None else {"id__gt": after})).order_by("id")
-        return [_row(actor) for actor in actors.only(*_COLUMNS)[:limit]]
+        return [_row(row) for row in actors.values_list(*_COLUMNS)[:limit]]
 
 
 def _along_index(
@@ -190,16 +180,18 @@ def _along_index(
     ).order_by(*known, "id")
 
 
-def _row(actor: Actor) -> ActorRow:
+def _row(values: Sequence[Any]) -> ActorRow:
+    """From the values of :data:`_COLUMNS`."""
+    actor_id, name, key, lifecycle, created_at, finished_at, input, output, error, parent_id = values
     return ActorRow(
-        actor.id,
-        actor.name,
-        actor.key,
-        Lifecycle(actor.lifecycle),
-        actor.created_at,
-        actor.finished_at,
-        actor.input,
-        actor.output,
-        actor.error,
-        actor.parent_id,
+        to_uuid(actor_id),
+        name,
+        key,
+        Lifecycle(lifecycle),
+        created_at,
+        finished_at,
+        input,
+        output,
+        error,
+        None if parent_id is None else to_uuid(parent_id),
     )

@@ -55,6 +55,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--out", type=Path, help="append the lines to this file too")
     parser.add_argument("--beside", action="append", default=[], metavar="COMMAND")
+    parser.add_argument("--iterations", type=int, default=100_000, help="of L; a million takes half an hour")
     parser.add_argument("--short", action="store_true", help="a little of everything, to see that it works")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -84,7 +85,8 @@ def machine() -> str:
 def measure_apart(args: argparse.Namespace, database: str, run: int, out: Path) -> None:
     """One run on one database, in a process of its own, as Django has one setup per process."""
     command = [sys.executable, "-m", "tests.benchmarks", args.experiments]
-    command += ["--databases", database, "--one", str(run), *(["--short"] if args.short else [])]
+    command += ["--databases", database, "--one", str(run), "--iterations", str(args.iterations)]
+    command += ["--short"] if args.short else []
     with (
         subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process,
         out.open("a") as file,
@@ -102,7 +104,7 @@ def measure(args: argparse.Namespace) -> None:
 
     with tempfile.TemporaryDirectory() as name, fresh_database(args.databases, Path(name)) as url:
         setup(url, "tests.benchmarks.settings")
-        rig = Rig(args.databases, Path(name), SHORT if args.short else Sizes(), args.one)
+        rig = Rig(args.databases, Path(name), SHORT if args.short else Sizes(long=args.iterations), args.one)
         try:
             for experiment in args.experiments.split(","):
                 module, function = EXPERIMENTS[experiment].split(".")

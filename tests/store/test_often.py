@@ -168,3 +168,22 @@ def test_a_caller_that_waits_for_a_lock_can_be_ended_and_others_go_on(project: A
         holder.join()
     send(project, actor)
     assert project.queue_size(actor) == 6
+
+
+def test_a_caller_that_is_interrupted_gets_no_answer_of_before(project: Any, actor: Any, monkeypatch: Any):
+    """By a signal, or as greenlets are: the answer to what it had asked still comes."""
+    send(project, actor, 5)
+
+    class Interruption(BaseException):
+        pass
+
+    def interrupted(socket: int) -> None:
+        raise Interruption
+
+    monkeypatch.setattr(often, "_wait", interrupted)
+    with pytest.raises(Interruption):
+        send(project, actor)
+    monkeypatch.undo()
+    assert project.find("order", "[]") is None
+    send(project, actor, 5)
+    assert project.queue_size(actor) in (10, 11)

@@ -69,6 +69,12 @@ class Often:
                 self._losses += 1
                 prepared.forget()
                 return None
+            except BaseException:
+                if prepared.waits:
+                    # Something else ended the wait, and what the server answers later would be taken for the answer to
+                    # whatever is asked next.
+                    connection.close()
+                raise
             finally:
                 plans.took(began, time.monotonic())
 

@@ -20,7 +20,7 @@ from psycopg.adapt import Transformer
 from rivet_workflows.store.base import Meanwhile
 from rivet_workflows.store.postgres.plans import Plans
 
-IDLE, INTRANS = pq.TransactionStatus.IDLE, pq.TransactionStatus.INTRANS
+IDLE, INTRANS, ACTIVE = pq.TransactionStatus.IDLE, pq.TransactionStatus.INTRANS, pq.TransactionStatus.ACTIVE
 
 
 class Prepared:
@@ -87,6 +87,11 @@ class Prepared:
     @property
     def in_transaction_block(self) -> bool:
         return self._pgconn.transaction_status != IDLE
+
+    @property
+    def waits(self) -> bool:
+        """Has a statement been sent whose answer has not been read?"""
+        return self._pgconn.transaction_status == ACTIVE
 
     def _execute(self, sql: str, values: list[bytes | None], meanwhile: Meanwhile | None) -> Any:
         name = self._names.get(sql) or self._prepare(sql)
