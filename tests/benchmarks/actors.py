@@ -6,14 +6,16 @@ import json
 import os
 import socket
 import time
+from collections import deque
 from typing import Any
 
 from rivet_workflows import Actor, Queue, action
 from tests.benchmarks.models import Row
 from tests.benchmarks.rig import LOG, SOCKET
 
-#: When the steps of a loop ran, by actor; of this process.
-_ran_at: dict[str, list[float]] = {}
+#: Times of a loop's iterations that are kept, from its beginning and from its end: the worker's memory is measured.
+KEPT = 10_001
+_ran_at: dict[str, tuple[list[float], deque[float]]] = {}
 
 
 async def nothing(step: Any, n: int) -> int:
@@ -104,7 +106,10 @@ class Crashy(Actor, name="bench_crashy"):
 
 
 async def ran(step: Any) -> None:
-    _ran_at.setdefault(str(step.actor_id), []).append(time.perf_counter())
+    first, last = _ran_at.setdefault(str(step.actor_id), ([], deque(maxlen=KEPT)))
+    last.append(at := time.perf_counter())
+    if len(first) < KEPT:
+        first.append(at)
 
 
 async def flaky(step: Any) -> None:
@@ -118,9 +123,9 @@ async def failing(step: Any) -> None:
 
 async def figures(step: Any, window: int) -> dict[str, float]:
     """Milliseconds per iteration over the first and the last ``window`` of them."""
-    at = _ran_at.pop(str(step.actor_id))
-    first, last = at[window] - at[0], at[-1] - at[-1 - window]
-    return {"first_ms": round(first / window * 1e3, 3), "last_ms": round(last / window * 1e3, 3)}
+    first, last = _ran_at.pop(str(step.actor_id))
+    early, late = first[window] - first[0], last[-1] - last[-1 - window]
+    return {"first_ms": round(early / window * 1e3, 3), "last_ms": round(late / window * 1e3, 3)}
 
 
 async def swift(branch: Any) -> int:

@@ -25,7 +25,7 @@ def long(rig: Rig) -> None:
 
     worker = rig.worker()
     sizes = rig.sizes
-    window = max(sizes.window, sizes.long // 20)
+    window = max(sizes.window, sizes.long // 100)
     loop = rig.create("bench_looped", iterations=sizes.long, window=window, mixed=True)
     over = threading.Event()
     rows: list[int] = []

@@ -14,7 +14,7 @@ from rivet_workflows.engine import Limits, Loop
 from rivet_workflows.exceptions import SerializationError
 from tests.conformance.conftest import Drive
 from tests.engine.driver import Driver
-from tests.engine.steps import echo, fail
+from tests.engine.steps import echo, fail, step
 
 
 def told_with_line(driver: Driver) -> str:
@@ -26,10 +26,6 @@ def told_with_line(driver: Driver) -> str:
 
 def told(driver: Driver) -> str:
     return re.sub(r" \(at .+\.py:\d+\)$", "", told_with_line(driver))
-
-
-def step(name: str, value: Any = None) -> Any:
-    return lambda b: b.step(name, echo, value)
 
 
 async def each(b: Any, item: int) -> Any:

@@ -36,3 +36,20 @@ class Ledger:
         """For a program: its rollback handlers can be found."""
         known = {f"{f.__module__}:{f.__qualname__}": f for f in (self.undo, self.undo_badly)}
         return {"find_handler": known.__getitem__}
+
+
+def step(name: str, value: Any = None) -> Any:
+    """A branch that is one step."""
+    return lambda b: b.step(name, echo, value)
+
+
+def wait(name: str = "z") -> Any:
+    """A branch that is one sleep."""
+    return lambda c: c.sleep(name, 1)
+
+
+async def old(ctx: Any) -> Any:
+    """Code that is about to be changed."""
+    await ctx.step("first", echo, 1)
+    await ctx.sleep("z", 1)
+    return "old"
