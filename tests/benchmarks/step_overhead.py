@@ -10,7 +10,6 @@ calls per step. The calls are what the test beside this holds to a bound: they a
 from __future__ import annotations
 
 import sys
-import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -24,6 +23,7 @@ from rivet_workflows.worker.attempt import Attempt, drive
 from rivet_workflows.worker.context import StepEnvironment
 from rivet_workflows.worker.core import Core
 from rivet_workflows.worker.orders import StepReport, StepStart
+from tests.benchmarks.engine_overhead import best_of
 
 WORKFLOWS, STEPS, ROUNDS = 50, 20, 20
 NOW = 1_800_000_000_000_000
@@ -108,12 +108,7 @@ def fleet(run: Any) -> None:
 
 def microseconds(run: Any) -> float:
     """Of this thread, per step; the best of some rounds."""
-    best = float("inf")
-    for _ in range(ROUNDS):
-        began = time.thread_time()
-        fleet(run)
-        best = min(best, time.thread_time() - began)
-    return best / (WORKFLOWS * STEPS) * 1e6
+    return best_of(ROUNDS, lambda: fleet(run)) / (WORKFLOWS * STEPS)
 
 
 def calls(run: Any) -> tuple[float, float]:
