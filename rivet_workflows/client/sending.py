@@ -92,7 +92,7 @@ def _free_name(queue: str | Queue[Any, Any]) -> str:
         )
     if not is_name(name):
         raise QueueNotFound(f"a queue's name has {RULE}", metadata={"queue": name})
-    return name
+    return str.__str__(name)
 
 
 def event_name(event: str | Event[Any]) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,7 +16,7 @@ from django.db import connections, transaction
 from rivet_workflows.records import Outgoing
 from rivet_workflows.store.errors import sqlstate
 from rivet_workflows.store.postgres import often
-from rivet_workflows.store.postgres.prepared import Prepared
+from rivet_workflows.store.postgres.often import Often
 from rivet_workflows.store.store import Store
 from tests.faults.pooling import pgbouncer, pooled
 
@@ -90,14 +91,14 @@ def test_nothing_is_lost_where_the_session_forgets_what_was_prepared(project: An
 def test_where_each_statement_meets_another_session_it_is_given_up(
     project: Any, actor: Any, monkeypatch: Any
 ):
-    prepare = Prepared._prepare
+    prepare = Often._prepare
 
-    def elsewhere(self: Prepared, sql: str) -> bytes:
-        name = prepare(self, sql)
-        project.execute("DEALLOCATE ALL")
+    def elsewhere(self: Often, cursor: Any, sql: str) -> str:
+        name = prepare(self, cursor, sql)
+        cursor.execute("DEALLOCATE ALL")
         return name
 
-    monkeypatch.setattr(Prepared, "_prepare", elsewhere)
+    monkeypatch.setattr(Often, "_prepare", elsewhere)
     send(project, actor, often.FIRST + often.LOSSES + 1)
     monkeypatch.undo()
     send(project, actor, 5)
@@ -144,7 +145,6 @@ def test_whoever_watches_the_queries_sees_them(project: Any, actor: Any):
 
 
 def test_a_caller_that_waits_for_a_lock_can_be_ended_and_others_go_on(project: Any, actor: Any):
-    """The wait is outside of libpq, where nothing else could be done in the process."""
     send(project, actor, 5)
     project.execute("SET statement_timeout = '100ms'")
     locked, done = threading.Event(), threading.Event()
@@ -170,20 +170,60 @@ def test_a_caller_that_waits_for_a_lock_can_be_ended_and_others_go_on(project: A
     assert project.queue_size(actor) == 6
 
 
-def test_a_caller_that_is_interrupted_gets_no_answer_of_before(project: Any, actor: Any, monkeypatch: Any):
-    """By a signal, or as greenlets are: the answer to what it had asked still comes."""
-    send(project, actor, 5)
+def test_tables_may_change_under_a_connection(project: Any, actor: Any):
+    assert [project.reply(1) for _ in range(5)] == [None] * 5
+    project.execute("ALTER TABLE rivet_reply ALTER status TYPE bigint")
+    try:
+        assert [project.reply(1) for _ in range(5)] == [None] * 5
+    finally:
+        project.execute("ALTER TABLE rivet_reply ALTER status TYPE smallint")
+    assert [project.reply(1) for _ in range(5)] == [None] * 5
 
-    class Interruption(BaseException):
-        pass
 
-    def interrupted(socket: int) -> None:
-        raise Interruption
+def test_a_value_that_no_column_takes_is_the_same_error_or_none(project: Any):
+    assert [project.reply(2**63) for _ in range(5)] == [None] * 5
 
-    monkeypatch.setattr(often, "_wait", interrupted)
-    with pytest.raises(Interruption):
+
+def test_each_statement_goes_through_the_connection_s_own_cursor(project: Any, actor: Any, monkeypatch: Any):
+    """It sets sessions up for tenants, in some projects."""
+    connection = connections[project.alias]
+    opened: list[int] = []
+    cursor = connection._cursor
+
+    def counted(name: str | None = None) -> Any:
+        opened.append(1)
+        return cursor(name)
+
+    monkeypatch.setattr(connection, "_cursor", counted)
+    for times in range(1, 7):
+        before = len(opened)
         send(project, actor)
-    monkeypatch.undo()
-    assert project.find("order", "[]") is None
+        assert len(opened) > before, times
+
+
+def test_a_connection_that_was_cut_is_seen_by_its_health_check(project: Any, actor: Any, monkeypatch: Any):
+    connection = connections[project.alias]
     send(project, actor, 5)
-    assert project.queue_size(actor) in (10, 11)
+    monkeypatch.setitem(connection.settings_dict, "CONN_HEALTH_CHECKS", True)
+    monkeypatch.setattr(connection, "health_check_enabled", True)
+    ((pid,),) = project.query("SELECT pg_backend_pid()")
+
+    def cut() -> None:
+        connections[project.alias].cursor().execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
+        connections[project.alias].close()
+
+    cutter = threading.Thread(target=cut)
+    cutter.start()
+    cutter.join()
+    connection.health_check_done = False
+    send(project, actor, 5)
+    assert project.queue_size(actor) == 10
+
+
+def test_a_text_that_is_also_an_enum_is_that_text_prepared_or_not(project: Any, actor: Any):
+    class Name(str, Enum):  # noqa: UP042  of the older kind, whose str() is its name
+        ORDERS = "orders"
+
+    for _ in range(5):
+        project.send([Outgoing(actor, Name.ORDERS, "1")])
+    assert {message.queue for message in project.messages(actor)} == {"orders"}

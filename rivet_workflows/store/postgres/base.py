@@ -13,7 +13,7 @@ from psycopg import pq
 
 from rivet_workflows.store.base import Meanwhile, StoreBase, is_pooled
 from rivet_workflows.store.clock import POSTGRES_NOW, DatabaseClock
-from rivet_workflows.store.postgres.often import often
+from rivet_workflows.store.postgres.often import may_prepare, often
 from rivet_workflows.store.postgres.prepared import Prepared
 
 #: For connections that are a worker's own. Sequential scans and custom plans are off because of stale
@@ -88,9 +88,14 @@ class PostgresBase(StoreBase):
             return rows
 
     def query_often(self, sql: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        mine = often(self.connection)
-        rows = mine.run(self.connection, sql, params) if mine is not None else None
-        return self.query(sql, params) if rows is None else rows
+        connection = self.connection
+        if may_prepare(connection):
+            with connection.cursor() as cursor:
+                mine = often(connection)
+                rows = mine.run(cursor, sql, params) if mine is not None and mine.wants(sql) else None
+                if rows is not None:
+                    return rows
+        return self.query(sql, params)
 
     def _fast_through_pooler(self, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
         """With nothing left behind in the server's session: settings of the transaction's own, nothing prepared.

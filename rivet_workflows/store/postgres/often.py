@@ -1,29 +1,33 @@
 """Statements that callers run often, on connections that are the project's own: planned once and not each time.
 
-Sending a message is one statement, and the server takes as long to parse and plan it as to run it: 1.1 ms in all as
-it comes, 0.6 once it is prepared. psycopg prepares by itself what is run often, but Django has that switched off: a
-pooler between here and the server hands each transaction to another of the server's sessions.
+Sending a message is one statement, and the server takes as long to parse and plan it as to run it. psycopg prepares by
+itself what is run often, but Django has that switched off: a pooler between here and the server hands each transaction
+to another of the server's sessions.
 
-So this is done outside transactions only, where a session that does not know the statement fails without having done
-anything, and it is run as it is. Names are made of the texts: where sessions are shared without our knowing, a name
-means the same in all of them. And whoever watches Django's cursors gets to see everything: it is run as it is then too.
+So this is prepared in SQL, and executed through the connection's own cursor, which may set the session up, check its
+health and be interrupted as for any other statement. Outside transactions only, where an ``EXECUTE`` that the session
+does not know, or that does not fit its tables any more, fails without having done anything: then the statement is run
+as it is. Names are made of the texts: where sessions are shared without our knowing, a name means the same in all of
+them. And where somebody watches the connection's queries, they stay the ones that are written in the code.
 """
 
 from __future__ import annotations
 
 import hashlib
-import select
+import itertools
+import re
 import time
 from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import psycopg
+from django.db import Error
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.utils import CursorWrapper
 
 from rivet_workflows.store.base import is_pooled
+from rivet_workflows.store.errors import sqlstate
 from rivet_workflows.store.postgres.plans import Plans
-from rivet_workflows.store.postgres.prepared import Prepared
 
 #: So many times a connection runs a statement as it is: many serve one request and are closed.
 FIRST = 2
@@ -35,75 +39,82 @@ MOST = 50
 #: to plan anew costs half a millisecond.
 SLOW, LATEST = 0.01, 10.0
 
+_KNOWN_ALREADY = "42P05"
+#: Classes of errors after which a statement is run as it is: the session does not know it, the tables or a value do not
+#: fit what it was prepared for. If that is not the reason, it fails once more.
+_OF_PREPARING = ("26", "42", "0A", "22")
+
 
 class Often:
     """What one connection has prepared."""
 
-    __slots__ = ("_losses", "_prepared", "_times", "plans")
+    __slots__ = ("_losses", "_names", "_times", "plans")
 
-    def __init__(self, raw: psycopg.Connection[Any]) -> None:
+    def __init__(self) -> None:
         self.plans = Plans(slow=SLOW, latest=LATEST)
-        self._prepared = Prepared(raw, self.plans, _name)
         self._times: dict[str, int] = {}
+        self._names: dict[str, str] = {}
         self._losses = 0
 
-    def run(
-        self, connection: BaseDatabaseWrapper, sql: str, params: Sequence[Any]
-    ) -> list[tuple[Any, ...]] | None:
-        """Its rows; None, and nothing was done, where it is to be run as it is."""
+    def wants(self, sql: str) -> bool:
+        """Is it to be run prepared, this time?"""
         if self._losses >= LOSSES or len(self._times) > MOST:
-            return None
+            return False
         times = self._times[sql] = self._times.get(sql, 0) + 1
-        if times <= FIRST:
-            return None
-        prepared, plans = self._prepared, self.plans
-        with connection.wrap_database_errors:
-            if plans.stale:
-                psycopg.Cursor(connection.connection).execute("DISCARD PLANS", prepare=False)
-                plans.renewed()
+        return times > FIRST
+
+    def run(self, cursor: CursorWrapper, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]] | None:
+        """Its rows; None, and nothing was done, where it must be run as it is."""
+        try:
+            if self.plans.stale:
+                cursor.execute("DISCARD PLANS")
+                self.plans.renewed()
+            name = self._names.get(sql) or self._prepare(cursor, sql)
             began = time.monotonic()
-            try:
-                return prepared.run(sql, params, _wait)
-            except (psycopg.errors.InvalidSqlStatementName, psycopg.errors.FeatureNotSupported):
-                # It is not there any more, or does not fit the tables any more.
-                self._losses += 1
-                prepared.forget()
-                return None
-            except BaseException:
-                if prepared.waits:
-                    # Something else ended the wait, and what the server answers later would be taken for the answer to
-                    # whatever is asked next.
-                    connection.close()
+            cursor.execute(f"EXECUTE {name} ({', '.join(['%s'] * len(params))})", params)
+            self.plans.took(began, time.monotonic())
+            return list(cursor.fetchall())
+        except Error as error:
+            if not (sqlstate(error) or "").startswith(_OF_PREPARING):
                 raise
-            finally:
-                plans.took(began, time.monotonic())
+            self._losses += 1
+            self._names.clear()
+            return None
+
+    def _prepare(self, cursor: CursorWrapper, sql: str) -> str:
+        name = f"rivet_{hashlib.sha256(sql.encode()).hexdigest()[:32]}"
+        numbers = itertools.count(1)
+        text = re.sub("%s|%%", lambda found: "%" if found[0] == "%%" else f"${next(numbers)}", sql)
+        try:
+            cursor.execute(f"PREPARE {name} AS {text}")
+        except Error as error:
+            if sqlstate(error) != _KNOWN_ALREADY:
+                raise
+        self._names[sql] = name
+        return name
 
 
 _often: WeakKeyDictionary[Any, Often] = WeakKeyDictionary()
 
 
+def may_prepare(connection: BaseDatabaseWrapper) -> bool:
+    """May anything be prepared on it, just now?"""
+    return not (
+        connection.in_atomic_block
+        or connection.execute_wrappers
+        or connection.queries_logged
+        or is_pooled(connection)
+        # There an EXECUTE takes no parameters.
+        or connection.settings_dict["OPTIONS"].get("server_side_binding")
+    )
+
+
 def often(connection: BaseDatabaseWrapper) -> Often | None:
-    """What the connection has prepared; None where it must not prepare anything, or may not just now."""
-    if connection.in_atomic_block or connection.execute_wrappers or connection.queries_logged:
-        return None
-    if is_pooled(connection):
-        return None
-    connection.ensure_connection()
+    """What the session behind an open connection has prepared; None where it is in a transaction of its own."""
     raw = connection.connection
-    if not raw.autocommit or raw.pgconn.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+    if not raw.autocommit:
         return None
     found = _often.get(raw)
     if found is None:
-        found = _often[raw] = Often(raw)
+        found = _often[raw] = Often()
     return found
-
-
-def _name(_number: int, sql: str) -> str:
-    return f"rivet_{hashlib.sha256(sql.encode()).hexdigest()[:32]}"
-
-
-def _wait(socket: int) -> None:
-    """Until there is something to read. Not inside libpq: there a signal would wait, and all greenlets."""
-    poll = select.poll()
-    poll.register(socket, select.POLLIN)
-    poll.poll()

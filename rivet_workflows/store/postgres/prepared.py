@@ -9,8 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 import select
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
@@ -20,7 +19,7 @@ from psycopg.adapt import Transformer
 from rivet_workflows.store.base import Meanwhile
 from rivet_workflows.store.postgres.plans import Plans
 
-IDLE, INTRANS, ACTIVE = pq.TransactionStatus.IDLE, pq.TransactionStatus.INTRANS, pq.TransactionStatus.ACTIVE
+IDLE, INTRANS = pq.TransactionStatus.IDLE, pq.TransactionStatus.INTRANS
 
 
 class Prepared:
@@ -34,15 +33,8 @@ class Prepared:
     #: Texts that may be prepared on one connection; they are few, as they are made of parts.
     MOST = 400
 
-    def __init__(
-        self,
-        raw: psycopg.Connection[Any],
-        plans: Plans | None = None,
-        name: Callable[[int, str], str] = lambda number, _: f"rivet_{number}",
-    ) -> None:
-        """``name`` is given to the so manieth statement, with its text."""
-        self.plans = plans or Plans()
-        self._name = name
+    def __init__(self, raw: psycopg.Connection[Any]) -> None:
+        self.plans = Plans()
         self._pgconn = raw.pgconn
         #: psycopg begins a transaction of a special kind itself.
         self._plain = (raw.isolation_level, raw.read_only, raw.deferrable) == (None, None, None)
@@ -59,7 +51,7 @@ class Prepared:
         try:
             result = self._execute(sql, values, meanwhile)
         except psycopg.errors.InvalidSqlStatementName as exc:  # somebody has deallocated them
-            self.forget()
+            self._names.clear()
             if self.in_transaction_block:
                 # Of the kind after which a transaction is made again.
                 raise psycopg.errors.SerializationFailure(f"{exc}: make the transaction again") from exc
@@ -68,10 +60,6 @@ class Prepared:
             return []
         self._rows.set_pgresult(result)
         return self._rows.load_rows(0, result.ntuples, tuple)
-
-    def forget(self) -> None:
-        """They are not there any more."""
-        self._names.clear()
 
     def may_run(self, *, autocommit: bool) -> bool:
         """Can ``run`` be called now? Begins the transaction that a connection without ``autocommit`` is to be in."""
@@ -87,11 +75,6 @@ class Prepared:
     @property
     def in_transaction_block(self) -> bool:
         return self._pgconn.transaction_status != IDLE
-
-    @property
-    def waits(self) -> bool:
-        """Has a statement been sent whose answer has not been read?"""
-        return self._pgconn.transaction_status == ACTIVE
 
     def _execute(self, sql: str, values: list[bytes | None], meanwhile: Meanwhile | None) -> Any:
         name = self._names.get(sql) or self._prepare(sql)
@@ -115,11 +98,10 @@ class Prepared:
         return result
 
     def _prepare(self, sql: str) -> bytes:
-        name = self._name(next(self._numbers), sql).encode()
+        name = b"rivet_%d" % next(self._numbers)
         numbers = itertools.count(1)
         text = re.sub("%s|%%", lambda found: "%" if found[0] == "%%" else f"${next(numbers)}", sql)
-        with suppress(psycopg.errors.DuplicatePreparedStatement):  # named by its text, it is the same
-            self._done(self._pgconn.prepare, name, text.encode())
+        self._done(self._pgconn.prepare, name, text.encode())
         self._names[sql] = name
         return name
 
@@ -148,7 +130,7 @@ def _wait_to_go_on(socket: int) -> None:
 def _sent(value: Any) -> bytes | None:
     if value is None:
         return None
-    text = value if type(value) is str else str(value)
+    text = value if isinstance(value, str) else str(value)  # not of an enum that is one: that is its name
     if "\0" in text:  # libpq would take it for the end
         raise psycopg.DataError("PostgreSQL text fields cannot contain NUL (0x00) bytes")
     return text.encode()
