@@ -186,7 +186,7 @@ def test_a_value_that_no_column_takes_is_the_same_error_or_none(project: Any):
 
 def test_each_statement_goes_through_the_connection_s_own_cursor(project: Any, actor: Any, monkeypatch: Any):
     """It sets sessions up for tenants, in some projects."""
-    connection = connections[project.alias]
+    connection: Any = connections[project.alias]
     opened: list[int] = []
     cursor = connection._cursor
 
@@ -202,7 +202,7 @@ def test_each_statement_goes_through_the_connection_s_own_cursor(project: Any, a
 
 
 def test_a_connection_that_was_cut_is_seen_by_its_health_check(project: Any, actor: Any, monkeypatch: Any):
-    connection = connections[project.alias]
+    connection: Any = connections[project.alias]
     send(project, actor, 5)
     monkeypatch.setitem(connection.settings_dict, "CONN_HEALTH_CHECKS", True)
     monkeypatch.setattr(connection, "health_check_enabled", True)
