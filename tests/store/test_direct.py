@@ -167,3 +167,31 @@ def test_what_no_buffer_holds_is_sent_whole_before_anything_else_is_done(postgre
         assert readable, "the server waits for the rest"
 
     assert store.fast("SELECT length(%s::text)", ["é" * 20_000_000], wait) == [(20_000_000,)]
+
+
+def test_an_answer_that_comes_in_pieces_is_waited_for_without_stopping_the_process():
+    """libpq waits for what has not arrived with the interpreter's lock held: heartbeats would stop, too."""
+    arrived = ["the rows"]
+    waits: list[int] = []
+
+    class Connection:
+        socket, flush = 7, staticmethod(lambda: 0)
+        send_query_prepared = staticmethod(lambda *values: None)
+        read = 0
+        taken = 0
+
+        def is_busy(self) -> bool:
+            return self.read <= self.taken
+
+        def consume_input(self) -> None:
+            self.read += 1
+
+        def get_result(self) -> Any:
+            assert not self.is_busy(), "it is not there yet"
+            self.taken += 1
+            return arrived.pop() if arrived else None
+
+    prepared = object.__new__(Prepared)
+    prepared._pgconn = Connection()  # type: ignore[assignment]
+    assert prepared._send_and_wait(b"name", [], waits.append) == "the rows"
+    assert waits == [7, 7]

@@ -89,13 +89,17 @@ class Prepared:
         while pgconn.flush():  # more than the socket's buffers hold
             _wait_to_go_on(pgconn.socket)
             pgconn.consume_input()
-        while pgconn.is_busy():
-            meanwhile(pgconn.socket)
-            pgconn.consume_input()
-        result = pgconn.get_result()
-        while (more := pgconn.get_result()) is not None:  # None ends it; an error is the last of several
-            result = more
-        return result
+        result = None
+        while True:
+            # Asked for what has not arrived, libpq waits for it with the interpreter's lock held: nothing else runs
+            # in the process then. The end of an answer, too, may come later than the rest.
+            while pgconn.is_busy():
+                meanwhile(pgconn.socket)
+                pgconn.consume_input()
+            more = pgconn.get_result()
+            if more is None:
+                return result
+            result = more  # an error is the last of several
 
     def _prepare(self, sql: str) -> bytes:
         name = b"rivet_%d" % next(self._numbers)
@@ -113,6 +117,8 @@ class Prepared:
             if self._pgconn.status == pq.ConnStatus.OK:
                 raise
             raise psycopg.OperationalError("the connection is lost") from None
+        if result is None:
+            raise psycopg.OperationalError("the connection is lost")
         if result.status in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
             return result
         if result.error_field(pq.DiagnosticField.SQLSTATE) is None:
