@@ -195,3 +195,11 @@ def test_an_answer_that_comes_in_pieces_is_waited_for_without_stopping_the_proce
     prepared._pgconn = Connection()  # type: ignore[assignment]
     assert prepared._send_and_wait(b"name", [], waits.append) == "the rows"
     assert waits == [7, 7]
+
+
+def test_where_there_is_no_poll_a_worker_waits_for_the_server(postgres: Any, monkeypatch: pytest.MonkeyPatch):
+    store, direct = postgres
+    monkeypatch.delattr(select, "poll")
+    assert not store.works_apart
+    assert store.fast("SELECT 1", (), lambda _: pytest.fail("it cannot wait for two things")) == [(1,)]
+    assert direct == ["SELECT 1"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -59,7 +60,8 @@ class PostgresBase(StoreBase):
 
     @property
     def works_apart(self) -> bool:
-        return not is_pooled(self.connection)
+        # Windows has no poll: there the worker's thread waits for the server as everywhere else.
+        return hasattr(select, "poll") and not is_pooled(self.connection)
 
     def fast(
         self, sql: str, params: Sequence[Any] = (), meanwhile: Meanwhile | None = None
@@ -82,8 +84,10 @@ class PostgresBase(StoreBase):
                 psycopg.Cursor(raw).execute("DISCARD PLANS", prepare=False)
                 plans.renewed()
             begin = time.monotonic()
-            direct = prepared.may_run(autocommit=raw.autocommit)
-            rows = prepared.run(sql, params, meanwhile) if direct else _by_cursor(raw, sql, params)
+            if prepared.may_run(autocommit=raw.autocommit):
+                rows = prepared.run(sql, params, meanwhile if self.works_apart else None)
+            else:
+                rows = _by_cursor(raw, sql, params)
             plans.took(begin, time.monotonic())
             return rows
 
