@@ -92,7 +92,7 @@ def _free_name(queue: str | Queue[Any, Any]) -> str:
         )
     if not is_name(name):
         raise QueueNotFound(f"a queue's name has {RULE}", metadata={"queue": name})
-    return str.__str__(name)
+    return str.__str__(name)  # what is also an enum may say its own name for it
 
 
 def event_name(event: str | Event[Any]) -> str:

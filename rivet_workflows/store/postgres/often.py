@@ -14,8 +14,6 @@ them. And where somebody watches the connection's queries, they stay the ones th
 from __future__ import annotations
 
 import hashlib
-import itertools
-import re
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -28,6 +26,7 @@ from django.db.backends.utils import CursorWrapper
 from rivet_workflows.store.base import is_pooled
 from rivet_workflows.store.errors import sqlstate
 from rivet_workflows.store.postgres.plans import Plans
+from rivet_workflows.store.postgres.prepared import numbered
 
 #: So many times a connection runs a statement as it is: many serve one request and are closed.
 FIRST = 2
@@ -83,10 +82,8 @@ class Often:
 
     def _prepare(self, cursor: CursorWrapper, sql: str) -> str:
         name = f"rivet_{hashlib.sha256(sql.encode()).hexdigest()[:32]}"
-        numbers = itertools.count(1)
-        text = re.sub("%s|%%", lambda found: "%" if found[0] == "%%" else f"${next(numbers)}", sql)
         try:
-            cursor.execute(f"PREPARE {name} AS {text}")
+            cursor.execute(f"PREPARE {name} AS {numbered(sql)}")
         except Error as error:
             if sqlstate(error) != _KNOWN_ALREADY:
                 raise

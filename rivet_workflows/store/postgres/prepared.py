@@ -103,9 +103,7 @@ class Prepared:
 
     def _prepare(self, sql: str) -> bytes:
         name = b"rivet_%d" % next(self._numbers)
-        numbers = itertools.count(1)
-        text = re.sub("%s|%%", lambda found: "%" if found[0] == "%%" else f"${next(numbers)}", sql)
-        self._done(self._pgconn.prepare, name, text.encode())
+        self._done(self._pgconn.prepare, name, numbered(sql).encode())
         self._names[sql] = name
         return name
 
@@ -124,6 +122,12 @@ class Prepared:
         if result.error_field(pq.DiagnosticField.SQLSTATE) is None:
             raise psycopg.OperationalError(result.get_error_message() or "the connection is lost")
         raise psycopg.errors.error_from_result(result)
+
+
+def numbered(sql: str) -> str:
+    """The statement with the server's own marks for its parameters."""
+    numbers = itertools.count(1)
+    return re.sub("%s|%%", lambda found: "%" if found[0] == "%%" else f"${next(numbers)}", sql)
 
 
 def _wait_to_go_on(socket: int) -> None:
